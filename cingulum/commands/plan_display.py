@@ -9,9 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 from cingulum.commands import sizes
+from trainer.planning.hypergraph.judging import MOST_LISTED
 from trainer.planning.placement.drawing import Strip, strips
 from trainer.planning.placement.plan_file import layouts_of
-from trainer.profiling.outlooks import Comparison, Impossible, Outlook
+from trainer.planning.placement.ways import Layouts
+from trainer.profiling.outlooks import Comparison, Impossible, Outlook, Unlisted
 from trainer.strategies.placed.hypergraph_plan import Decided
 
 # Rows of the drawing, and ranks that have a line each; --json has all.
@@ -30,7 +32,10 @@ def show(found: Comparison) -> None:
         f"{found.network}: {found.batch} x {shape}{times}, {found.precision}, {found.parameters:,} parameters"
     )
     console.print()
-    console.print(_strategies(found))
+    if isinstance(found.chosen, Unlisted):
+        _show_unlisted(console, found.chosen, found.ranks)
+        return
+    console.print(_strategies(found, found.chosen))
     for one in found.others:
         if isinstance(one, Impossible):
             console.print(f"{one.label}: not possible. {one.reason}")
@@ -45,14 +50,38 @@ def show(found: Comparison) -> None:
         console.print()
         console.print(_planners(found.chosen))
     if found.chosen.decided is not None:
-        console.print()
-        console.print(_tried(found.chosen.decided))
-        for line in _proven(found.chosen.decided):
-            console.print(line)
-        console.print()
-        console.print(_reasons(found.chosen.decided))
+        _show_decided(console, found.chosen.decided)
+    _show_drawing(console, layouts_of(found.chosen.placement))
+
+
+def _show_unlisted(console: Console, one: Unlisted, ranks: int) -> None:
+    """Print what there is of a plan over many ranks."""
+    console.print(f"{one.label}: {one.way}")
+    most, mean = sizes.flops(max(one.flops)), sizes.flops(sum(one.flops) / ranks)
+    console.print(
+        f"A rank computes {most} forwards at most, {mean} on average, and holds "
+        f"{sizes.size(max(one.held))} of variables at most."
+    )
+    console.print(
+        f"Of more than {MOST_LISTED} ranks of a replica no messages are listed: bytes are exact, seconds are "
+        "added up as if nothing overlapped, memory is not estimated, and other strategies are not compared."
+    )
+    _show_decided(console, one.decided)
+    _show_drawing(console, one.layouts)
+
+
+def _show_decided(console: Console, found: Decided) -> None:
     console.print()
-    drawn = strips(layouts_of(found.chosen.placement))
+    console.print(_tried(found))
+    for line in _proven(found):
+        console.print(line)
+    console.print()
+    console.print(_reasons(found))
+
+
+def _show_drawing(console: Console, layouts: Layouts) -> None:
+    console.print()
+    drawn = strips(layouts)
     console.print(_drawing(drawn[:MOST_ROWS]))
     if len(drawn) > MOST_ROWS:
         console.print(f"and {len(drawn) - MOST_ROWS} more rows; --out has every operation")
@@ -65,11 +94,11 @@ def _table(*titles: str, numbers: Sequence[str] = ()) -> Table:
     return table
 
 
-def _strategies(found: Comparison) -> Table:
+def _strategies(found: Comparison, chosen: Outlook) -> Table:
     """A row for each strategy that is possible; of bytes, messages and memory those of the rank with most."""
-    seconds = ["step", "waits"] if found.chosen.cost else []
+    seconds = ["step", "waits"] if chosen.cost else []
     table = _table(f"on {found.ranks} rank(s)", numbers=[*seconds, "sent", "messages", "memory", "imbalance"])
-    for one in (found.chosen, *found.others):
+    for one in (chosen, *found.others):
         if not isinstance(one, Impossible):
             times = []
             if one.cost is not None:

@@ -69,8 +69,8 @@ def test_the_report_tells_rules_beside_the_plan_and_why_layers_are_cut():
     assert reasons.of({"decided": many}).rows_left_out == 40 * len(TOLD["rows"]) - reasons.MOST_ROWS
 
 
-def test_more_ranks_than_planning_is_made_for_are_refused_with_a_cure():
+def test_a_replica_of_more_ranks_than_can_train_is_refused_with_a_cure():
     config = configuration.parse("{name: r, data: {shards: s}, train: {strategy: hypergraph}}")
-    with pytest.raises(ConfigError, match="over 64 ranks at most, and a replica has 65") as caught:
-        registry.of(config).find(None, 65)
+    with pytest.raises(ConfigError, match="has 64 ranks at most, not 65") as caught:
+        registry.of(config).plan(None, None, 65)
     assert "train.strategy.replicas" in caught.value.cure

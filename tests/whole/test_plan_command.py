@@ -248,3 +248,19 @@ def test_of_many_ranks_one_replica_is_laid_out_and_the_figures_are_those_of_all(
     # As many replicas as take least, of those that samples allow.
     tree = planned(capsys, config, *[one.replace("replicas=2", "replicas=auto") for one in asked])
     assert tree["plan"]["replicas"] in (1, 2, 4)
+
+
+def test_of_many_ranks_in_one_replica_the_plan_is_told_without_messages(config, capsys, monkeypatch):
+    monkeypatch.setattr(plans, "MOST_RANKS", 3)
+    monkeypatch.setattr("trainer.planning.hypergraph.judging.MOST_LISTED", 3)
+    monkeypatch.setattr("trainer.planning.hypergraph.candidates.MOST_LISTED", 3)
+    monkeypatch.setenv("COLUMNS", "80")
+    out = config.parent / "plan.json"
+    asked = ["train.strategy=hypergraph", "train.strategy.objective=volume", "--ranks", "4"]
+    assert cli.run(["plan", str(config), *asked, "--out", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[:-1])) <= 80 and any(line.startswith("this plan") for line in lines)
+    tree = planned(capsys, config, *asked)
+    found = tree["strategies"][0]
+    assert len(found["flops"]) == len(found["variable_bytes"]) == 4
+    assert PlanFile.read(out).ranks == tree["plan"]["ranks"] == 4

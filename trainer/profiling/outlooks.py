@@ -12,6 +12,7 @@ from trainer.planning.placement.memory import Memory
 from trainer.planning.placement.plan_file import PlanFile
 from trainer.planning.placement.tasks import TaskLists
 from trainer.planning.placement.units import Placement
+from trainer.planning.placement.ways import Layouts
 from trainer.planning.stages.planners import Planned
 from trainer.strategies.placed.hypergraph_plan import Decided
 
@@ -68,6 +69,31 @@ class Impossible:
 
 
 @dataclass(frozen=True)
+class Unlisted:
+    """A plan over so many ranks that messages and memory of each are not told; see `estimating`.
+
+    Attributes:
+        label: as in `Outlook`, as are `way`, `file` and `flops`.
+        layouts: of all operations.
+        held: bytes of trainable variables that each rank computes with.
+        decided: what was found, and why layers are divided as they are.
+    """
+
+    label: str
+    way: str
+    file: PlanFile
+    layouts: Layouts
+    flops: tuple[float, ...]
+    held: tuple[int, ...]
+    decided: Decided
+
+    @property
+    def imbalance(self) -> float:
+        """Of FLOPs."""
+        return costs.imbalance(self.flops)
+
+
+@dataclass(frozen=True)
 class Comparison:
     """What the strategies would cost.
 
@@ -92,7 +118,7 @@ class Comparison:
     accumulation: int
     parameters: int
     slots: int
-    chosen: Outlook
+    chosen: Outlook | Unlisted
     others: tuple[Outlook | Impossible, ...]
 
 
@@ -109,9 +135,19 @@ def tree(comparison: Comparison) -> dict[str, Any]:
     return found
 
 
-def _row(one: Outlook | Impossible) -> dict[str, Any]:
+def _row(one: Outlook | Unlisted | Impossible) -> dict[str, Any]:
     if isinstance(one, Impossible):
         return {"strategy": one.label, "refused": one.reason}
+    if isinstance(one, Unlisted):
+        return {
+            "strategy": one.label,
+            "refused": None,
+            "way": one.way,
+            "imbalance": one.imbalance,
+            "flops": list(one.flops),
+            "variable_bytes": list(one.held),
+            "decided": {**dataclasses.asdict(one.decided), "file": None},
+        }
     return {
         "strategy": one.label,
         "refused": None,

@@ -28,8 +28,8 @@ from trainer.planning.placement.tasks import Compute, Differentiate, Receive, Se
 from trainer.planning.placement.units import Placement, place
 from trainer.planning.profile import Profile
 from trainer.planning.stages import planners
-from trainer.profiling import compared, of_replicas
-from trainer.profiling.outlooks import Comparison, Impossible, Outlook, Rounds
+from trainer.profiling import compared, of_many, of_replicas
+from trainer.profiling.outlooks import Comparison, Impossible, Outlook, Rounds, Unlisted
 from trainer.runs import preparation
 from trainer.strategies import optimizers, registry, slots
 from trainer.strategies.placed import reading
@@ -133,9 +133,25 @@ def compare(
         accumulation=config.train.accumulation,
         parameters=asked.network.parameters,
         slots=asked.slots,
-        chosen=outlook(asked, first),
+        chosen=_chosen(asked, first),
         others=tuple(others),
     )
+
+
+def _chosen(asked: Asked, section: StrategySection) -> Outlook | Unlisted:
+    """What is asked for; a hypergraph also of more ranks than messages are listed of."""
+    strategy = registry.of(asked.under(section))
+    is_one = getattr(section, "replicas", None) == 1 and getattr(section, "plan", None) is None
+    if asked.ranks <= MOST_RANKS or not is_one or not isinstance(strategy, Hypergraph):
+        return outlook(asked, section)
+    strategy.profile, strategy.show = asked.profile, asked.show
+    decided = strategy.decide(asked.model, asked.ranks)
+    network = reading.read(asked.model, asked.samples // strategy.micro_batches)
+    return of_many.outlook(
+        compared.label(section), strategy.way(asked.ranks), network,
+        strategy.layouts(network, asked.ranks), asked.ranks, decided,
+        strategy.micro_batches * asked.config.train.accumulation,
+    )  # fmt: skip
 
 
 def tried(asked: Asked, section: StrategySection, *, planners_too: bool = True) -> Outlook | Impossible:

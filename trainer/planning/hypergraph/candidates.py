@@ -220,7 +220,7 @@ class Candidates:
 
     @functools.cached_property
     def _outer(self) -> int:
-        """Parts that the partitioner makes: one for each rank, or, where they are many, for groups of them."""
+        """Parts that the partitioner makes: one for each rank, or, of many, for each group of them."""
         if self._ranks <= MOST_LISTED:
             return self._ranks
         return nested.outer(self._ranks) if len(set(self.speeds)) == 1 else 1

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trainer.planning.hypergraph import choices
-from trainer.planning.hypergraph.groups import Group, groups
+from trainer.planning.hypergraph.groups import groups
 from trainer.planning.hypergraph.traffic import CAUSES, Cause, Traffic
 from trainer.planning.placement import drawing
 from trainer.planning.placement.layouts import Layout
@@ -49,6 +49,11 @@ def rows(network: Network, layouts: Layouts, ranks: int, micro_batches: int = 1)
     some = groups(network)
     traffic = Traffic(network, some, micro_batches)
     divided = [layouts[group.names[0]] for group in some]
+    # Groups of one shape share layouts, whose bytes are counted once.
+    cuts = {
+        shape: {one.label: one.layout for one in choices.cuts(shape, [1.0] * ranks)}
+        for shape in {group.shape for group in some}
+    }
     found = []
     for start, stop in _runs(divided):
         own: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
@@ -56,7 +61,8 @@ def rows(network: Network, layouts: Layouts, ranks: int, micro_batches: int = 1)
             if start <= term.groups[0] < stop:
                 for cause, size in traffic.crossing(term, divided).bytes.items():
                     own[cause] += size
-        instead, more = _instead(traffic, some, divided, range(start, stop), ranks)
+        offered = [cuts[group.shape] for group in some[start:stop]]
+        instead, more = _instead(traffic, divided, range(start, stop), offered)
         cut = described(divided[start])
         found.append(Row(some[start].names[0], stop - start, cut, own, instead, more))
     return found
@@ -81,11 +87,10 @@ def _runs(divided: Sequence[Layout]) -> list[tuple[int, int]]:
 
 
 def _instead(
-    traffic: Traffic, some: Sequence[Group], divided: list[Layout], run: range, ranks: int
+    traffic: Traffic, divided: list[Layout], run: range, offered: Sequence[Mapping[str, Layout]]
 ) -> tuple[str, int]:
     """The other way to cut a run of groups that sends least, and how much more that is."""
     now = sum(traffic.total(divided).values())
-    offered = [{one.label: one.layout for one in choices.cuts(some[n].shape, [1.0] * ranks)} for n in run]
     best: tuple[str, int] | None = None
     for label in {label: None for each in offered for label in each}:
         changed = list(divided)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.errors import ConfigError
 from trainer.planning.hypergraph import reference
 from trainer.planning.hypergraph.candidates import Candidates
 from trainer.planning.hypergraph.judging import MOST_LISTED
@@ -75,6 +76,21 @@ def between(size: float, profile: Profile, rounds: int = 2) -> float:
     if not links:
         return 0.0
     return rounds * max(one.latency_s for one in links) + size / min(one.bytes_per_second for one in links)
+
+
+def check_listed(ranks: int) -> None:
+    """See that the ranks of a replica can train: each one lists the messages of all.
+
+    Raises:
+        ConfigError: they are too many for that.
+    """
+    if ranks > MOST_RANKS:
+        raise ConfigError(
+            f"train.strategy.replicas: a replica of a run has {MOST_RANKS} ranks at most, not {ranks}.",
+            cure="Set train.strategy.replicas, so that each replica has fewer ranks; only `cingulum plan` "
+            "divides a network over more.",
+            key="train.strategy.replicas",
+        )
 
 
 @dataclass(frozen=True)

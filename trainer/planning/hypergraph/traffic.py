@@ -132,9 +132,13 @@ class Traffic:
 
     def held(self, divided: Sequence[Layout]) -> bounds.Ints:
         """Return the bytes of trainable variables that each rank computes with, `(ranks,)`."""
-        found = np.zeros(max(held.ranks[-1] for held in divided) + 1, np.int64)
+        found = np.zeros(1 + max(held.ranks[-1] for held in divided), np.int64)
         for operation, weight in self._weights.values():
             held = divided[self._group[operation.name]]
+            one_each = None if operation.sums else self._one_each(held)
+            if one_each is not None:
+                found[: len(one_each.lower)] += weight.width * _block_sizes(weight, one_each)
+                continue
             for rank in held.ranks:
                 found[rank] += weight.width * _size(_blocks(operation, weight, held.of(rank)))
         return found
@@ -206,10 +210,9 @@ class Traffic:
             wanted.append(parts if reader.sums else self._needed(reader, number, held, parts))
         ranks = max(len(one.lower) for one in (own, *wanted))
         own, wanted = own.padded(ranks), bounds.largest([one.padded(ranks) for one in wanted])
-        if operation.sums:
-            parts = bounds.reduced(operation, own)
-            return None if len(wanted) > 1 else _of_sums(operation, sums.of_bounds(parts, wanted[0]).tolist())
-        if len(wanted) > bounds.MOST_BOXES:
+        if operation.sums and len(wanted) == 1:
+            return _of_sums(operation, sums.of_bounds(bounds.reduced(operation, own), wanted[0]).tolist())
+        if operation.sums or len(wanted) > bounds.MOST_BOXES:
             return None
         sizes = 2 * operation.width * bounds.missing(wanted, own)
         if not sizes.any():

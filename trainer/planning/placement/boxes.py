@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ class Box:
         """Length of each axis."""
         return tuple(stop - start for start, stop in self.ranges)
 
-    @property
+    @functools.cached_property
     def size(self) -> int:
         """Number of elements."""
         return math.prod([stop - start for start, stop in self.ranges])

@@ -232,10 +232,8 @@ class _Rank:
                 if reading.tensor in seen or not wanted:
                     continue
                 flow = self._placement.flows[reading.tensor]
-                if any(
-                    move.target.rank == self._rank and any(move.box & box is not None for box in wanted)
-                    for move in flow.messages
-                ):
+                arriving = (flow.moves[one].box for one in flow.arriving.get(self._rank, ()))
+                if any(one & box is not None for one in arriving for box in wanted):
                     seen.add(reading.tensor)
                     found.setdefault(operation.name, []).append(reading.tensor)
         return found

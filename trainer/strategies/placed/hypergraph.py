@@ -111,6 +111,7 @@ class Hypergraph(Placed):
 
     def calibrate(self, model: keras.Model, world: World, recorded: dict[str, Any] | None) -> None:
         """Decide on rank 0 who computes what, or take what was recorded; see `Strategy.calibrate`."""
+        from trainer.planning.hypergraph import replicas
         from trainer.ranks.agreement import agree
         from trainer.strategies.placed import costs_of_run
         from trainer.strategies.placed.hypergraph_plan import decided_in
@@ -124,11 +125,13 @@ class Hypergraph(Placed):
         if known and agree(world, lambda: self._may_follow(known, model, world.size)):
             self._decided = known
             return
+        if not is_auto:
+            agree(world, lambda: replicas.check_listed(world.size // self.replicas))
         is_divided = world.size > (1 if is_auto else self.replicas)
         by_seconds = section.objective == "time" or section.profile is not None
         if self.profile is None and is_divided and by_seconds:
             self.profile = costs_of_run.profile(self.config, section.profile, model, world, self._samples)
-        found = agree(world, lambda: self._found(model, world.size) if world.is_main else None)
+        found = agree(world, lambda: self.decide(model, world.size) if world.is_main else None)
         self._decided = decided_in({"decided": world.broadcast_object(found and dataclasses.asdict(found))})
         if self._decided is not None:
             self._replicas = world.size // self._decided.divided.ranks
@@ -165,20 +168,12 @@ class Hypergraph(Placed):
         """Return what planning finds for the ranks of a replica.
 
         Raises:
-            ConfigError: there are more ranks than it is made for.
+            ConfigError: ranks are many, and no layer has as many tiles.
         """
-        from trainer.errors import ConfigError
-        from trainer.planning.hypergraph import planning, replicas
+        from trainer.planning.hypergraph import planning
         from trainer.planning.hypergraph.wanted import Wanted
         from trainer.strategies.placed.reading import read
 
-        if ranks > replicas.MOST_RANKS:
-            raise ConfigError(
-                f"train.strategy.replicas: a hypergraph is divided over {replicas.MOST_RANKS} ranks at most, "
-                f"and a replica has {ranks}.",
-                cure="Set train.strategy.replicas, so that each replica has fewer ranks.",
-                key="train.strategy.replicas",
-            )
         section, network = self._hypergraph, read(model, self._samples)
         wanted = Wanted(
             section.objective,
@@ -197,21 +192,26 @@ class Hypergraph(Placed):
             show=self.show,
         )
 
-    def _found(self, model: keras.Model, world_size: int) -> Decided:
+    def decide(self, model: keras.Model, world_size: int) -> Decided:
+        """Return what is found for each replica, also for more ranks than can train.
+
+        Raises:
+            ConfigError: see `settle` and `find`.
+        """
         from trainer.planning.hypergraph import explaining
         from trainer.planning.placement.plan_file import PlanFile
-        from trainer.planning.placement.units import place
         from trainer.strategies.placed.hypergraph_plan import Decided
         from trainer.strategies.placed.reading import read
 
         ranks = world_size // self.settle(model, world_size)
         network, found = read(model, self._samples), self.find(model, ranks)
         best = found.best
+        self._layouts = best.layouts
         rows = explaining.rows(network, best.layouts, ranks, self.micro_batches)
-        file = PlanFile.of(
-            place(network, best.layouts), name=self.config.model.name, strategy=self.name, ranks=ranks
+        file = PlanFile.of_layouts(
+            network, best.layouts, name=self.config.model.name, strategy=self.name, ranks=ranks
         )
-        return Decided(
+        self._decided = Decided(
             asked=self._asked,
             label=best.label,
             by="reference" if self.profile is None else "profile",
@@ -233,6 +233,7 @@ class Hypergraph(Placed):
             rows=[dataclasses.asdict(one) for one in rows],
             file=file.model_dump_json(),
         )
+        return self._decided
 
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
         """Divide an update as was decided, else by the reference or `profile`; see `Placed.plan`.
@@ -241,14 +242,16 @@ class Hypergraph(Placed):
             ConfigError: see there, and where a replica has more ranks than planning is made for.
             ModelError: see there.
         """
+        from trainer.planning.hypergraph import replicas
         from trainer.strategies.placed.hypergraph_plan import HypergraphPlan
         from trainer.strategies.placed.plan import PlacedPlan
         from trainer.strategies.placed.reading import read
 
         if self._hypergraph.plan is None and not world_size % self.replicas:
             if self._decided is None:
-                self._decided = self._found(model, world_size)
-            self._layouts = self._decided.divided.layouts(read(model, self._samples))
+                replicas.check_listed(world_size // self.settle(model, world_size))
+            decided = self._decided or self.decide(model, world_size)
+            self._layouts = decided.divided.layouts(read(model, self._samples))
         found = cast(PlacedPlan, super().plan(model, optimizer, world_size))
         return HypergraphPlan.from_placed(found, decided=self._decided)
 
