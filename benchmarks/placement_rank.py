@@ -95,9 +95,11 @@ def timed(
         counted, busy, wire = sent(), device.busy_s, psutil.net_io_counters(pernic=True)[LINK].bytes_sent
         asked_s()
         cpu = time.process_time()
+        began = time.time()
         seconds += blocks.seconds_of(learner, itertools.repeat(batch, steps))
         run_first(first=False)
         return {
+            "began": began,
             "seconds": seconds,
             "planned_s": planned_s,
             "calls": calls,

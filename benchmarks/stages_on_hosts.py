@@ -18,6 +18,7 @@ Stopped and started again, it measures what `--out` does not hold yet.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -162,12 +163,18 @@ def measure(cell: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
 
 
 def steps(row: dict[str, Any], rate: str) -> list[float]:
-    """Return seconds of every counted step, of the slowest rank: one without a stage waits for nobody."""
-    return [
-        max(seconds)
-        for block in row["blocks"][rate]
-        for seconds in zip(*(rank["seconds"][1:] for rank in block), strict=True)
-    ]
+    """Return seconds of every counted step: from when all ranks have done the one before until all have.
+
+    A rank may end a step early and wait in the next one: the longest of each would be more than they take.
+    """
+    found = []
+    for block in row["blocks"][rate]:
+        ends = zip(
+            *(itertools.accumulate([rank.get("began", 0.0), *rank["seconds"][1:]]) for rank in block),
+            strict=True,
+        )
+        found += [after - before for before, after in itertools.pairwise(map(max, ends))]
+    return found
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:

@@ -170,6 +170,8 @@ class Compiled(Exchange):
 
     def __init__(self, links: Links, library: Any) -> None:
         self._processes, self._address = links.workers, links.address(MESSAGES)
+        # On other hosts.
+        self._far = [one for one in links.workers if links.hosts[one] != links.hosts[links.process]]
         self._operation = library.cingulum_exchange
         self._counts = ctypes.CDLL(str(file()))
         for name in ("sent", "received", "sent_messages", "received_messages", "arrivals", "early"):
@@ -198,6 +200,7 @@ class Compiled(Exchange):
             sources=[self._processes[one.rank] for one in wanted],
             source_tags=[one.tag for one in wanted],
             sizes=[one.elements for one in wanted],
+            far=self._far,
         )
         return (list(found), found[0]) if wanted else ([], found)
 
@@ -219,7 +222,7 @@ class Compiled(Exchange):
         return _with_ranks(self._rows[:count].copy(), self._processes)
 
     def early(self) -> int:
-        """Return how many messages are there that were not asked for yet."""
+        """Return how many bytes are there that were not asked for yet."""
         return int(self._counts.cingulum_early())
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
 // A TensorFlow operation that sends tensors to other ranks and waits for those that it is to receive.
 //
 // It sends from and receives into the tensors themselves. While it waits, its thread looks for messages without
-// a pause, then with short ones: it has nothing else to do. While this rank computes, a thread of its own watches
-// what is still leaving, and receives what comes before it is asked for: MPI moves large messages only while
-// somebody calls it, and only once the receiver has a place for them.
+// a pause, then with short ones, then with longer ones: it has nothing else to do. While this rank computes, a
+// thread of its own watches what is still leaving, and receives what comes before it is asked for: MPI moves large
+// messages only while somebody calls it, and only once the receiver has a place for them.
 //
 // Processors only: on a GPU, TensorFlow brings tensors to the host and back. Not run on a GPU.
 
@@ -11,9 +11,11 @@
 #include <sched.h>
 #include <time.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -37,6 +39,9 @@ using tensorflow::TensorShape;
 
 constexpr int64_t kAtOnceNs = 5'000'000;
 constexpr long kPauseNs = 50'000;
+// Later still, with longer ones: a thread that looks every 50 us takes a quarter of a core.
+constexpr int64_t kSoonNs = 20'000'000;
+constexpr long kLongPauseNs = 200'000;
 // Between two looks while this rank computes: buffers of sockets hold what moves in that time, and every look takes
 // the core from what is computed.
 constexpr long kLookPauseNs = 200'000;
@@ -46,6 +51,9 @@ constexpr int64_t kListenNs = 60'000'000'000;
 // A rank that computes for longer between two messages hangs.
 constexpr int64_t kLimitNs = 3'600'000'000'000;
 constexpr int kRanks = 4096;
+// To another host a message goes in pieces that Open MPI sends over TCP at once (64 KiB, its envelope included). Of
+// larger ones it asks the receiver, whose answer waits behind all that the receiver itself is sending.
+constexpr int64_t kPieceBytes = 60 << 10;
 
 std::atomic<uint64_t> sent_bytes[kRanks];
 std::atomic<uint64_t> received_bytes[kRanks];
@@ -107,9 +115,30 @@ std::string unlike(size_t bytes, int source, size_t wanted) {
          " in place of " + std::to_string(wanted);
 }
 
-// A message on its way to this rank.
-struct Coming {
+int64_t pieces_of(int64_t bytes, bool in_pieces) {
+  return in_pieces ? std::max<int64_t>(1, (bytes + kPieceBytes - 1) / kPieceBytes) : 1;
+}
+
+int64_t length_of(int64_t piece, int64_t pieces, int64_t bytes) {
+  return pieces == 1 ? bytes : std::min(kPieceBytes, bytes - piece * kPieceBytes);
+}
+
+// A part of a message on its way to this rank.
+struct Piece {
   MPI_Request request = MPI_REQUEST_NULL;  // null once it is there
+  Tensor early;                            // what came before it was asked for
+};
+
+// A message that was asked for.
+struct Coming {
+  Tensor tensor;
+  std::deque<Piece> left;  // pieces that are not in the tensor yet, in their order
+  size_t bytes = 0;        // of those that are
+};
+
+// A message on its way from this rank.
+struct Leaving {
+  std::vector<MPI_Request> requests;
   Tensor tensor;
 };
 
@@ -117,31 +146,41 @@ struct Coming {
 // from, and those that come early.
 class Meanwhile {
  public:
-  void leaves(MPI_Request request, const Tensor& tensor) {
+  void leaves(Leaving one) {
     std::lock_guard<std::mutex> lock(mutex_);
-    requests_.push_back(request);
-    tensors_.push_back(tensor);
+    leaving_.push_back(std::move(one));
   }
 
-  // Return the next message of a sender and a tag, which may have come already.
-  Status expect(int source, int tag, MPI_Comm comm, DataType type, const TensorShape& shape, OpKernelContext* c,
-                Coming* into) {
+  // Ask for the next message of a sender and a tag, of which all or some may have come already.
+  Status expect(int source, int tag, bool in_pieces, MPI_Comm comm, DataType type, const TensorShape& shape,
+                OpKernelContext* c, Coming* into) {
     std::lock_guard<std::mutex> lock(mutex_);
+    const int64_t bytes = shape.num_elements() * tensorflow::DataTypeSize(type);
+    const int64_t count = pieces_of(bytes, in_pieces);
     const auto found = early_.find({source, tag});
-    if (found == early_.end()) {
-      TF_RETURN_IF_ERROR(c->allocate_temp(type, shape, &into->tensor));
-      Tensor& to = into->tensor;
-      const int code = MPI_Irecv(to.data(), to.TotalBytes(), MPI_BYTE, source, tag, comm, &into->request);
-      return code == MPI_SUCCESS ? absl::OkStatus() : tensorflow::errors::Internal(told(code));
+    if (found != early_.end()) {
+      auto& queue = found->second;
+      while (!queue.empty() && static_cast<int64_t>(into->left.size()) < count) {
+        into->left.push_back(queue.front());
+        queue.pop_front();
+      }
+      if (queue.empty()) early_.erase(found);
     }
-    const Coming early = found->second.front();
-    found->second.pop_front();
-    if (found->second.empty()) early_.erase(found);
-    into->request = early.request;
-    if (into->tensor.BitcastFrom(early.tensor, type, shape).ok()) return absl::OkStatus();
-    into->tensor = early.tensor;
-    return tensorflow::errors::Internal(unlike(early.tensor.TotalBytes(), source,
-                                               shape.num_elements() * tensorflow::DataTypeSize(type)));
+    if (count == 1 && !into->left.empty()) {  // it is taken as it is
+      const Tensor early = into->left.front().early;
+      if (into->tensor.BitcastFrom(early, type, shape).ok()) return absl::OkStatus();
+      return tensorflow::errors::Internal(unlike(early.TotalBytes(), source, bytes));
+    }
+    TF_RETURN_IF_ERROR(c->allocate_temp(type, shape, &into->tensor));
+    char* const to = static_cast<char*>(into->tensor.data());
+    for (int64_t n = into->left.size(); n < count; ++n) {
+      Piece one;
+      const int code = MPI_Irecv(to + n * kPieceBytes, length_of(n, count, bytes), MPI_BYTE, source, tag, comm,
+                                 &one.request);
+      if (code != MPI_SUCCESS) return tensorflow::errors::Internal(told(code));
+      into->left.push_back(one);
+    }
+    return absl::OkStatus();
   }
 
   // Look after what is leaving; what comes is for whoever calls.
@@ -163,14 +202,14 @@ class Meanwhile {
     there_.notify_one();
   }
 
-  // How many messages are there that nobody has asked for yet.
+  // How many bytes are there that nobody has asked for yet.
   uint64_t there() {
     std::lock_guard<std::mutex> lock(mutex_);
-    uint64_t count = 0;
+    uint64_t bytes = 0;
     for (const auto& [key, queue] : early_) {
-      for (const Coming& one : queue) count += one.request == MPI_REQUEST_NULL;
+      for (const Piece& one : queue) bytes += one.request == MPI_REQUEST_NULL ? one.early.TotalBytes() : 0;
     }
-    return count;
+    return bytes;
   }
 
   // Others receive messages from now on.
@@ -181,34 +220,34 @@ class Meanwhile {
 
  private:
   void test() {
-    for (size_t i = 0; i < requests_.size();) {
+    for (size_t i = 0; i < leaving_.size();) {
       int done = 0;
-      MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE);
+      MPI_Testall(leaving_[i].requests.size(), leaving_[i].requests.data(), &done, MPI_STATUSES_IGNORE);
       if (!done) {
         ++i;
         continue;
       }
-      requests_.erase(requests_.begin() + i);
-      tensors_.erase(tensors_.begin() + i);
+      leaving_.erase(leaving_.begin() + i);
     }
   }
 
-  // Receive what has come; returns whether something is on its way.
+  // Receive what has come; returns whether something has, or is on its way.
   bool listen() {
+    bool moves = false;
     for (int found = 1; found;) {
       MPI_Message message;
       MPI_Status status;
       if (MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &found, &message, &status) != MPI_SUCCESS) return false;
       if (!found) break;
+      moves = true;
       int bytes = 0;
       MPI_Get_count(&status, MPI_BYTE, &bytes);
-      Coming one{MPI_REQUEST_NULL, Tensor(tensorflow::DT_UINT8, TensorShape({bytes}))};
-      MPI_Imrecv(one.tensor.data(), bytes, MPI_BYTE, &message, &one.request);
+      Piece one{MPI_REQUEST_NULL, Tensor(tensorflow::DT_UINT8, TensorShape({bytes}))};
+      MPI_Imrecv(one.early.data(), bytes, MPI_BYTE, &message, &one.request);
       early_[{status.MPI_SOURCE, status.MPI_TAG}].push_back(one);
     }
-    bool moves = false;
     for (auto& [key, queue] : early_) {
-      for (Coming& one : queue) {
+      for (Piece& one : queue) {
         int done = 1;
         if (one.request != MPI_REQUEST_NULL) MPI_Test(&one.request, &done, MPI_STATUS_IGNORE);
         moves |= !done;
@@ -220,13 +259,13 @@ class Meanwhile {
   void run() {
     std::unique_lock<std::mutex> lock(mutex_);
     while (true) {
-      there_.wait(lock, [this] { return !requests_.empty() || now_ns() < listens_until_; });
+      there_.wait(lock, [this] { return !leaving_.empty() || now_ns() < listens_until_; });
       int ended = 0;
       MPI_Finalized(&ended);
       if (ended) return;
       test();
       const bool moves = now_ns() < listens_until_ && listen();
-      const bool idle = requests_.empty() && !moves;
+      const bool idle = leaving_.empty() && !moves;
       lock.unlock();
       pause(idle ? kIdlePauseNs : kLookPauseNs);
       lock.lock();
@@ -235,9 +274,8 @@ class Meanwhile {
 
   std::mutex mutex_;
   std::condition_variable there_;
-  std::deque<MPI_Request> requests_;
-  std::deque<Tensor> tensors_;
-  std::map<std::pair<int, int>, std::deque<Coming>> early_;  // by sender and tag
+  std::deque<Leaving> leaving_;
+  std::map<std::pair<int, int>, std::deque<Piece>> early_;  // by sender and tag
   MPI_Comm comm_ = MPI_COMM_NULL;
   int64_t listens_until_ = 0;
   bool started_ = false;
@@ -259,6 +297,7 @@ class ExchangeOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(c, c->GetAttr("sources", &sources_));
     OP_REQUIRES_OK(c, c->GetAttr("source_tags", &source_tags_));
     OP_REQUIRES_OK(c, c->GetAttr("sizes", &sizes_));
+    OP_REQUIRES_OK(c, c->GetAttr("far", &far_));
   }
 
   void Compute(OpKernelContext* c) override {
@@ -268,37 +307,35 @@ class ExchangeOp : public tensorflow::OpKernel {
     std::vector<Coming> coming(count);
     size_t left = count;
     for (size_t i = 0; i < count; ++i) {
-      const Status status = meanwhile().expect(sources_[i], source_tags_[i], comm_, output_type(i),
-                                               TensorShape({sizes_[i]}), c, &coming[i]);
+      const Status status = meanwhile().expect(sources_[i], source_tags_[i], is_far(sources_[i]), comm_,
+                                               output_type(i), TensorShape({sizes_[i]}), c, &coming[i]);
       if (!status.ok()) return give_up(c, coming, std::string(status.message()));
-      if (coming[i].request == MPI_REQUEST_NULL) {
-        arrived(asked, i, coming[i].tensor.TotalBytes());
-        --left;
-      }
     }
     for (size_t i = 0; i < targets_.size(); ++i) {
       const Tensor& from = c->input(i);
-      MPI_Request request = MPI_REQUEST_NULL;
-      const int code =
-          MPI_Isend(from.data(), from.TotalBytes(), MPI_BYTE, targets_[i], target_tags_[i], comm_, &request);
-      if (code != MPI_SUCCESS) return give_up(c, coming, told(code));
-      meanwhile().leaves(request, from);
-      sent_bytes[targets_[i] % kRanks] += from.TotalBytes();
+      const int64_t bytes = from.TotalBytes(), pieces = pieces_of(bytes, is_far(targets_[i]));
+      char* const data = static_cast<char*>(from.data());
+      Leaving one{std::vector<MPI_Request>(pieces, MPI_REQUEST_NULL), from};
+      for (int64_t n = 0; n < pieces; ++n) {
+        const int code = MPI_Isend(data + n * kPieceBytes, length_of(n, pieces, bytes), MPI_BYTE, targets_[i],
+                                   target_tags_[i], comm_, &one.requests[n]);
+        if (code != MPI_SUCCESS) return give_up(c, coming, told(code));
+      }
+      meanwhile().leaves(std::move(one));
+      sent_bytes[targets_[i] % kRanks] += bytes;
       ++sent_messages[targets_[i] % kRanks];
     }
+    std::vector<bool> there(count, false);
     while (left != 0) {
       for (size_t i = 0; i < count; ++i) {
-        if (coming[i].request == MPI_REQUEST_NULL) continue;
-        int done = 0;
-        MPI_Status status;
-        const int code = MPI_Test(&coming[i].request, &done, &status);
-        if (code != MPI_SUCCESS) return give_up(c, coming, told(code));
-        if (!done) continue;
-        int bytes = 0;
-        MPI_Get_count(&status, MPI_BYTE, &bytes);
-        const size_t wanted = coming[i].tensor.TotalBytes();
-        if (static_cast<size_t>(bytes) != wanted) return give_up(c, coming, unlike(bytes, sources_[i], wanted));
-        arrived(asked, i, bytes);
+        if (there[i]) continue;
+        std::string wrong;
+        if (!take(coming[i], i, &wrong)) {
+          if (!wrong.empty()) return give_up(c, coming, wrong);
+          continue;
+        }
+        there[i] = true;
+        arrived(asked, i, coming[i].tensor.TotalBytes());
         --left;
       }
       if (left == 0) break;
@@ -307,14 +344,14 @@ class ExchangeOp : public tensorflow::OpKernel {
       if (waited > kLimitNs) {
         std::string late;
         for (size_t i = 0; i < count; ++i) {
-          if (coming[i].request != MPI_REQUEST_NULL) late += (late.empty() ? "" : ", ") + std::to_string(sources_[i]);
+          if (!there[i]) late += (late.empty() ? "" : ", ") + std::to_string(sources_[i]);
         }
         return give_up(c, coming, "no message within 3600 s from process " + late);
       }
       if (waited < kAtOnceNs) {
         sched_yield();
       } else {
-        pause(kPauseNs);
+        pause(waited < kSoonNs ? kPauseNs : kLongPauseNs);
       }
     }
     for (size_t i = 0; i < count; ++i) c->set_output(i, coming[i].tensor);
@@ -322,6 +359,39 @@ class ExchangeOp : public tensorflow::OpKernel {
   }
 
  private:
+  bool is_far(int process) const { return std::find(far_.begin(), far_.end(), process) != far_.end(); }
+
+  // Take the pieces of a message that are there, in their order; returns whether all are.
+  bool take(Coming& one, size_t i, std::string* wrong) {
+    const size_t wanted = one.tensor.TotalBytes();
+    while (!one.left.empty()) {
+      Piece& piece = one.left.front();
+      const bool is_early = piece.early.dtype() == tensorflow::DT_UINT8;
+      size_t bytes = is_early ? piece.early.TotalBytes() : 0;
+      if (piece.request != MPI_REQUEST_NULL) {
+        int done = 0, count = 0;
+        MPI_Status status;
+        const int code = MPI_Test(&piece.request, &done, &status);
+        if (code != MPI_SUCCESS) *wrong = told(code);
+        if (!done) return false;
+        MPI_Get_count(&status, MPI_BYTE, &count);
+        bytes = count;
+      }
+      const bool is_whole = one.left.size() == 1 && one.bytes == 0;
+      if (one.bytes + bytes > wanted) {
+        *wrong = unlike(one.bytes + bytes, sources_[i], wanted);
+        return false;
+      }
+      if (is_early && !is_whole) {
+        std::memcpy(static_cast<char*>(one.tensor.data()) + one.bytes, piece.early.data(), bytes);
+      }
+      one.bytes += bytes;
+      one.left.pop_front();
+    }
+    if (one.bytes != wanted) *wrong = unlike(one.bytes, sources_[i], wanted);
+    return one.bytes == wanted;
+  }
+
   void arrived(double asked, size_t i, size_t bytes) {
     received_bytes[sources_[i] % kRanks] += bytes;
     ++received_messages[sources_[i] % kRanks];
@@ -334,15 +404,16 @@ class ExchangeOp : public tensorflow::OpKernel {
     static std::vector<Coming>* kept = new std::vector<Coming>;
     std::lock_guard<std::mutex> lock(mutex);
     for (Coming& one : coming) {
-      if (one.request == MPI_REQUEST_NULL) continue;
-      MPI_Cancel(&one.request);
-      kept->push_back(one);
+      for (Piece& piece : one.left) {
+        if (piece.request != MPI_REQUEST_NULL) MPI_Cancel(&piece.request);
+      }
+      if (!one.left.empty()) kept->push_back(one);
     }
     c->SetStatus(tensorflow::errors::Internal(why));
   }
 
   MPI_Comm comm_;
-  std::vector<int32_t> targets_, target_tags_, sources_, source_tags_;
+  std::vector<int32_t> targets_, target_tags_, sources_, source_tags_, far_;
   std::vector<int64_t> sizes_;
 };
 
@@ -359,6 +430,7 @@ REGISTER_OP("CingulumExchange")
     .Attr("sources: list(int) >= 0")
     .Attr("source_tags: list(int) >= 0")
     .Attr("sizes: list(int) >= 0")
+    .Attr("far: list(int) >= 0")
     .SetIsStateful()
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* c) {
       std::vector<int64_t> sizes;

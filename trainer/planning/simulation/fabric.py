@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Hashable
 from typing import NamedTuple, Protocol
 
@@ -51,6 +52,38 @@ class PairLinks:
         """Return the bytes per second of a link, named (source, target)."""
         assert isinstance(resource, tuple)  # noqa: S101 (for mypy; `path` makes no others)
         return self._profile.link(*resource).bytes_per_second
+
+
+class HostLinks:
+    """The links of a profile, and the interface of each host, which all that it sends to others shares.
+
+    What it receives from others shares the interface, too, the other way. An interface is as fast as the
+    fastest of the links that were measured through it.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self._links = PairLinks(profile)
+        self._hosts = [device.host for device in profile.devices]
+        self._capacity: dict[Resource, float] = {}
+        for source, target in itertools.permutations(range(profile.ranks), 2):
+            if self._hosts[source] != self._hosts[target]:
+                for one in self._interfaces(source, target):
+                    rate = profile.link(source, target).bytes_per_second
+                    self._capacity[one] = max(rate, self._capacity.get(one, 0.0))
+
+    def _interfaces(self, source: int, target: int) -> tuple[Resource, Resource]:
+        return ("out of", self._hosts[source]), ("into", self._hosts[target])
+
+    def path(self, source: int, target: int) -> Path:
+        """Return the way from one rank to another."""
+        own = self._links.path(source, target)
+        if self._hosts[source] == self._hosts[target]:
+            return own
+        return Path(own.latency_s, (*own.resources, *self._interfaces(source, target)))
+
+    def capacity(self, resource: Resource) -> float:
+        """Return the bytes per second of a resource of some path."""
+        return self._capacity.get(resource) or self._links.capacity(resource)
 
 
 class ClusterFabric:

@@ -153,9 +153,10 @@ class Hybrid(Placed):
 
     def _predicted(self, model: keras.Model, division: Division, profile: Profile, ranks: int) -> Division:
         """The division, with the step that its task lists are predicted to take."""
-        from trainer.planning.placement import costs, staging, ways
+        from trainer.planning.placement import staging, ways
         from trainer.planning.placement.listing import task_lists
         from trainer.planning.placement.units import place
+        from trainer.planning.simulation import predicting
         from trainer.strategies.placed.reading import read
 
         replicas = self._hybrid.replicas
@@ -167,7 +168,7 @@ class Hybrid(Placed):
         layouts = ways.replicas(network, replicas, ranks, one)
         placement = place(network, layouts)
         lists = task_lists(placement, self.pipeline(network, layouts))
-        cost = costs.predict(placement, lists, profile, ranks * replicas)
+        cost = predicting.predict(placement, lists, profile, ranks * replicas)
         return dataclasses.replace(division, step_s=cost.step_s, played=tuple(map(tuple, cost.played)))
 
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:

@@ -1,0 +1,54 @@
+"""Predicted seconds of an update whose messages share the interfaces of hosts at every moment. Pure.
+
+`placement.costs` lets what a rank sends leave one bundle after the other, and several ranks send to one at
+full rate each. Here bundles share the interfaces that they leave and enter by fairly, by the clock. And a
+step is one of many: a rank that has done its part begins the next one while others still work on this one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from trainer.planning.placement.costs import Cost, Played, owned
+from trainer.planning.placement.durations import Durations
+from trainer.planning.placement.tasks import Compute, Receive, Send, Task, TaskLists, Update
+from trainer.planning.placement.units import Placement
+from trainer.planning.profile import Profile
+from trainer.planning.simulation import engine
+from trainer.planning.simulation.fabric import HostLinks
+
+
+def predict(placement: Placement, lists: TaskLists, profile: Profile, ranks: int) -> Cost:
+    """Play the task lists of a placement; arguments and errors are those of `costs.predict`.
+
+    Its `step_s` is from when all ranks have done one update until they have done the next.
+    """
+    durations = Durations(placement, profile, dict(enumerate(owned(placement, ranks))))
+    links = HostLinks(profile)
+    found = engine.play(lists, durations.of, links, ranks)
+    two = {rank: (*tasks, *map(_next, tasks)) for rank, tasks in lists.items()}
+    step = engine.play(two, durations.of, links, ranks).step_s - found.step_s
+    played = [one for rank in range(ranks) for one in _passes([s for s in found.spans if s.rank == rank])]
+    return Cost(step, found.busy_s, tuple(step - busy for busy in found.busy_s), tuple(played))
+
+
+def _next(task: Task) -> Task:
+    """Return the task in the next update, whose messages are others."""
+    if not isinstance(task, Send | Receive):
+        return task
+    return type(task)(tuple(dataclasses.replace(one, number=-1 - one.number) for one in task.messages))
+
+
+def _passes(spans: Sequence[engine.Span]) -> list[Played]:
+    """Return the passes of a rank, in the order of its spans."""
+    found: list[Played] = []
+    for rank, task, start, end in ((one.rank, one.task, one.start, one.end) for one in spans):
+        if isinstance(task, Receive | Update):
+            continue
+        kind = "forward" if isinstance(task, Compute) else "backward"
+        if found and (found[-1].kind, found[-1].micro, found[-1].end) == (kind, task.micro, start):
+            found[-1] = found[-1]._replace(end=end)
+        else:
+            found.append(Played(rank, kind, task.micro, start, end))
+    return found
