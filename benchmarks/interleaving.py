@@ -134,9 +134,7 @@ def row(network: str, rate: str) -> Sequence[str]:
 def main() -> None:
     """Print the table as Markdown."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
-    print(
-        "| network | links | a stage each, s | 2 each in turn | 4 each | `gabra`, any | above the bound |"
-    )
+    print("| network | links | a stage each, s | 2 each in turn | 4 each | `gabra`, any | above the bound |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for network, rate in itertools.product(NETWORKS, RATES):
         print(f"| {' | '.join(row(network, rate))} |", flush=True)
