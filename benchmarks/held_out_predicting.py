@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import placement_rank
+import published_results
 import stages_on_hosts
 from held_out_rank import job_of
 
@@ -20,8 +21,6 @@ from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.profiling import groups, plans, simulating
 from trainer.profiling.forecasts import Forecast
 from trainer.profiling.subject import Asked, Subject
-
-SOURCE = "calibrated"
 
 
 class Emulated(Subject):
@@ -40,49 +39,8 @@ class Emulated(Subject):
 
 def cluster(known: dict[str, Any], rate: str) -> Cluster:
     """Return emulated hosts with links of a rate, by what was calibrated on links of another."""
-
-    def of(value: float) -> dict[str, Any]:
-        return {"value": value, "source": SOURCE}
-
-    latency, bits = known["latency_s"], stages_on_hosts.bits_per_second(rate)
-    fast = {"latency_s": of(0.0), "bytes_per_second": of(1e12)}
-    return Cluster.model_validate(
-        {
-            "name": "emulated",
-            "about": "emulated hosts with an accelerator each",
-            "devices": {
-                "emulated": {
-                    "flops_per_second": of(1e12),
-                    "efficiency": of(1.0),
-                    "operation_s": of(0.0),
-                    "memory_bytes_per_second": of(1e12),
-                    "memory_bytes": of(1e15),
-                    "busy_watts": of(1.0),
-                    "idle_watts": of(1.0),
-                }
-            },
-            "hosts": [
-                {
-                    "device": "emulated",
-                    "devices": 1,
-                    "inside": {"kind": "switch", **fast},
-                    "interface": {
-                        "latency_s": of(latency),
-                        "bytes_per_second": of(known["carried"] * bits / 8),
-                    },
-                    "watts": of(1.0),
-                }
-            ],
-            "network": {"kind": "tree", "levels": []},
-            "storage": {
-                "read_bytes_per_second": of(1e15),
-                "shared_read_bytes_per_second": of(1e15),
-                "write_bytes_per_second": of(1e15),
-            },
-            "failures": {"hours_between": of(1e9), "restart_s": of(1.0)},
-            "slowdown": of(0.0),
-        }
-    )
+    carries = known["carried"] * stages_on_hosts.bits_per_second(rate) / 8
+    return published_results.flat(1e12, carries, latency_s=known["latency_s"], source="calibrated")
 
 
 def profile(known: dict[str, Any], cell: dict[str, Any], section: dict[str, Any]) -> Profile:
@@ -166,9 +124,7 @@ def _of_whole(
     found: dict[str, Any] = {"simulated_s": {}, "plan": None}
     for rate in cell["rates"]:
         hosts = cluster(known, rate)
-        asked = Asked(
-            config_of(cell, section), hosts, section["name"], profile=profile(known, cell, section)
-        )
+        asked = Asked(config_of(cell, section), hosts, section["name"], profile=profile(known, cell, section))
         strategies = simulating.Strategies(Emulated(asked, model))
         row, _ = next(strategies.strategies(ClusterFabric(hosts, cell["ranks"])))
         if not isinstance(row, Forecast):

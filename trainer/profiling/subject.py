@@ -170,7 +170,7 @@ class Subject:
         # Bytes that are there before a variable's gradient is, and when it is.
         variables = list(zip(reversed(self.model.trainable_variables), reversed(held), strict=True))
         before = itertools.accumulate((size for _, size in variables), initial=0)
-        ready = [(there, done[v.path]) for there, (v, _) in zip(before, variables, strict=False)]
+        ready = [(there, done.get(v.path, seconds)) for there, (v, _) in zip(before, variables, strict=False)]
         whole, found, until = math.fsum(sizes), [], 0.0
         for size in sizes:
             until += size

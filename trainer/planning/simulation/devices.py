@@ -6,7 +6,15 @@ import math
 
 from trainer.errors import InputError
 from trainer.planning.placement.operations import Network, Operation
-from trainer.planning.profile import Device, Made, Profile, ProfiledHandling, ProfiledLink, ProfiledOperation, ProfiledUpdate
+from trainer.planning.profile import (
+    Device,
+    Made,
+    Profile,
+    ProfiledHandling,
+    ProfiledLink,
+    ProfiledOperation,
+    ProfiledUpdate,
+)
 from trainer.planning.simulation.cluster import Cluster, DeviceSection
 from trainer.planning.simulation.fabric import ClusterFabric
 
