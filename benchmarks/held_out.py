@@ -21,7 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,16 +124,25 @@ def calibrate(args: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def predict(cell: dict[str, Any], known: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each strategy of a cell that can train: its label, its section, what is predicted."""
+def predict(
+    cell: dict[str, Any], known: dict[str, Any], before: Sequence[dict[str, Any]] = ()
+) -> list[dict[str, Any]]:
+    """Return a row for each strategy of a cell that can train: its label, its section, what is predicted.
+
+    Args:
+        cell: a start of ranks.
+        known: what was calibrated.
+        before: rows of the cell that were predicted before: their plans are taken.
+    """
     rows = []
     for section in ways(cell["ranks"])[cell["family"]]:
+        row = next((one for one in before if one["section"] == section), {})
         try:
-            told = held_out_predicting.planned(known, cell, section)
+            told = row | held_out_predicting.planned(known, cell, section, row.get("plan"))
         except InputError as error:
             print(f"{label(section)}: {error}", file=sys.stderr)
             continue
-        rows.append({"label": label(section), "section": section, **told})
+        rows.append({"label": label(section), "section": section} | told)
     return rows
 
 
@@ -142,13 +151,10 @@ def measure(cell: dict[str, Any], rows: list[dict[str, Any]], repeats: int) -> N
     with tempfile.TemporaryDirectory() as folder:
         sections = []
         for number, row in enumerate(rows):
-            given = dict(row["section"])
+            given, path = row["section"], Path(folder) / f"plan-{number}.json"
             if row["plan"] is not None:
-                path = Path(folder) / f"plan-{number}.json"
                 path.write_text(row["plan"])
-                given = {"name": given["name"], "plan": str(path)} | {
-                    key: given[key] for key in ("replicas", "micro_batches") if key in given
-                }
+                given = held_out_predicting.with_plan(given, path)
             sections.append({"section": given})
         going = {**cell, "ways": sections, "blocks": repeats * len(cell["rates"]), "calibrates": False}
         turns = started(going, cell["rates"], Path(folder))
@@ -173,7 +179,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=5, help="per block; the first is not counted")
     parser.add_argument("--repeats", type=positive(int), default=1, help="blocks on links of each rate")
     parser.add_argument("--minutes", type=positive(float), help="begin nothing more after so many")
-    parser.add_argument("--predict", action="store_true", help="what is missing, and measure nothing")
+    parser.add_argument("--predict", action="store_true", help="by what is calibrated, and measure nothing")
     parser.add_argument("--first", action="store_true", help="ranks run in real time, before all else")
     parser.add_argument("--out", type=Path, default=Path("held_out.json"), help="all figures")
     parser.add_argument("--page", type=Path, help="write the section of this page")
@@ -191,18 +197,20 @@ def main() -> int:
         atomic.write_text(args.out, json.dumps(found, indent=1) + "\n")
 
     if found["calibration"] is None:
-        found["calibration"] = calibrate(args)
+        found |= {"calibration": calibrate(args), "calibrated_rate": CALIBRATED_RATE}
         keep()
     known = held_out_page.known(found["calibration"], CALIBRATED_RATE)
     print(json.dumps(known), file=sys.stderr)
     for cell in cells(args):
         row = next((one for one in found["cells"] if cell.items() <= one.items()), None)
-        if time.monotonic() > until or (row is not None and (args.predict or "took_s" in row)):
+        if time.monotonic() > until or (row is not None and "took_s" in row and not args.predict):
             continue
         print(f"{cell['model']}, {cell['ranks']} hosts, {cell['family']}", file=sys.stderr, flush=True)
         if row is None:
-            row = {**cell, "rows": predict(cell, known)}
+            row = {**cell, "rows": []}
             found["cells"].append(row)
+        if args.predict or not row["rows"]:
+            row["rows"] = predict(cell, known, row["rows"])
             keep()
         if args.predict:
             continue

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import statistics
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import held_out_memory
@@ -90,6 +92,12 @@ def known(calibration: dict[str, Any], rate: str) -> dict[str, Any]:
             each = (step - update_s - waited) / tasks
         found[way] = {"step_s": step, "overhead_s": [max(0.0, longer), max(0.0, each)]}
     return found
+
+
+def known_of(path: Path) -> dict[str, Any]:
+    """Return what predictions go by, of the file that held_out.py has written."""
+    found = json.loads(path.read_text())
+    return known(found["calibration"], found["calibrated_rate"])
 
 
 def cases(cells: Sequence[dict[str, Any]]) -> Iterator[Case]:

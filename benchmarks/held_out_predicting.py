@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import placement_rank
@@ -74,8 +76,22 @@ def config_of(cell: dict[str, Any], section: dict[str, Any]) -> RunConfig:
     return configuration.parse(json.dumps(tree), [])
 
 
-def planned(known: dict[str, Any], cell: dict[str, Any], section: dict[str, Any]) -> dict[str, Any]:
+def with_plan(section: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return the section of a strategy that divides a network as a plan's file has it."""
+    kept = {key: section[key] for key in ("name", "replicas", "micro_batches") if key in section}
+    return {**kept, "plan": str(path)}
+
+
+def planned(
+    known: dict[str, Any], cell: dict[str, Any], section: dict[str, Any], before: str | None = None
+) -> dict[str, Any]:
     """Return what a strategy is predicted to take on links of each rate, planned for the first of them.
+
+    Args:
+        known: what was calibrated.
+        cell: network, ranks and links.
+        section: of the strategy.
+        before: text of a plan's file that was made before, to predict what it takes.
 
     Returns:
         `simulated_s` and `planned_s`: seconds of `cingulum simulate` and `cingulum plan` by rate;
@@ -91,9 +107,12 @@ def planned(known: dict[str, Any], cell: dict[str, Any], section: dict[str, Any]
     rates, own = cell["rates"], profile(known, cell, section)
     fabrics = {rate: ClusterFabric(cluster(known, rate), ranks) for rate in rates}
     profiles = {rate: devices.scaled(own, fabric) for rate, fabric in fabrics.items()}
-    config = config_of(cell, section)
-    asked = plans.Asked.of(config, model, ranks, profiles[rates[0]])
-    whole = plans.outlook(asked, config.train.strategy, planners_too=False)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.json"
+        path.write_text(before or "")
+        config = config_of(cell, section if before is None else with_plan(section, path))
+        asked = plans.Asked.of(config, model, ranks, profiles[rates[0]])
+        whole = plans.outlook(asked, config.train.strategy, planners_too=False)
     found: dict[str, Any] = {
         "planned_s": {
             rate: costs.predict(whole.placement, whole.rounds[0][0], one, ranks).step_s
