@@ -163,7 +163,8 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         lines.append(
             f"| {row['model']} | {row['ranks']} | {row['width']}, {row['size']}, {row['samples']} "
             f"| {row['rate']} | {taken['label']} | {taken['predicted_s']:.3f} "
-            f"| {taken['measured_s']:.3f} | {best['label']} | {best['measured_s']:.3f} | {over - 1:.1%} | {len(some)} |"
+            f"| {taken['measured_s']:.3f} | {best['label']} "
+            f"| {best['measured_s']:.3f} | {over - 1:.1%} | {len(some)} |"
         )
     every = [one["predicted_s"] / one["measured_s"] for row in rows for one in row["candidates"]]
     lines += [
