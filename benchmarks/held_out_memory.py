@@ -29,7 +29,7 @@ ENVIRONMENT = {
 PAIRS = [
     (network, strategy) for network in ("resnet18", "unet", "vgg") for strategy in ("spatial", "filters")
 ] + [("vgg of 4", "1f1b")]
-RANKS = (2,)
+RANKS = (2, 4)
 
 
 def counted() -> list[dict[str, Any]]:

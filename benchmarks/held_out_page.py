@@ -80,17 +80,9 @@ def known(calibration: dict[str, Any], rate: str) -> dict[str, Any]:
             for key in ("message_s", "byte_s")
         },
     }
-    for way in ("whole", "divided"):
-        blocks = calibration[way]
-        step, rank = statistics.median(steps(blocks)), blocks[0][0]
-        waits, tasks = rank["calls"]
-        if way == "whole":
-            longer, each = (step - update_s - rank["planned_s"]) / waits, 0.0
-        else:
-            waited = statistics.median(block[0]["waited_s"] for block in blocks)
-            longer = (waited - rank["planned_s"]) / waits
-            each = (step - update_s - waited) / tasks
-        found[way] = {"step_s": step, "overhead_s": [max(0.0, longer), max(0.0, each)]}
+    for way, key, which in (("whole", "wait_s", 0), ("divided", "task_s", 1)):
+        step, rank = statistics.median(steps(calibration[way])), calibration[way][0][0]
+        found[key] = max(0.0, step - update_s - rank["planned_s"]) / rank["calls"][which]
     return found
 
 

@@ -12,6 +12,7 @@ import published_results
 import stages_on_hosts
 from held_out_rank import job_of
 
+from trainer.bench import emulated_units
 from trainer.bench.placement_worker import network_of
 from trainer.config import RunConfig
 from trainer.errors import InputError
@@ -47,14 +48,18 @@ def cluster(known: dict[str, Any], rate: str) -> Cluster:
 
 def profile(known: dict[str, Any], cell: dict[str, Any], section: dict[str, Any]) -> Profile:
     """Return the profile of a network on one emulated device, as it runs a strategy."""
-    way = "whole" if section["name"] in placement_rank.WHOLE else "divided"
-    of_one = {**cell, "ranks": 1, "rate": "1gbit", "overhead_s": known[way]["overhead_s"]}
+    of_one = {**cell, "ranks": 1, "rate": "1gbit"}
     handled = ProfiledHandling(**{key: (value,) for key, value in known["handling"].items()})
     found = stages_on_hosts.profile(of_one, job_of(cell, section), handled)
     update = found.update.model_copy(
         update={"seconds": (known["update_s_per_parameter"] * found.update.parameters,)}
     )
-    return found.model_copy(update={"update": update})
+    task_s = known["task_s"]
+    if section["name"] in placement_rank.WHOLE:
+        # Only layers of the chain that wait take longer; simulate counts all operations.
+        waiting = sum(one.kind in emulated_units.KINDS for one in found.operations)
+        task_s = known["wait_s"] * waiting / sum(one.kind != "input" for one in found.operations)
+    return found.model_copy(update={"update": update, "task_s": (task_s,)})
 
 
 def config_of(cell: dict[str, Any], section: dict[str, Any]) -> RunConfig:

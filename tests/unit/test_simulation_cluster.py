@@ -224,7 +224,9 @@ def test_a_measured_profile_is_scaled_by_flops_and_by_bandwidth():
         devices.scaled(measured, fabric, measured_on="v100")
     assert found.handling is None
     handling = ProfiledHandling(message_s=(1e-4, 9.0), byte_s=(1e-9, 9.0))
-    of_two = devices.scaled(measured.model_copy(update={"handling": handling}), fabric, measured_on="old")
+    known = measured.model_copy(update={"handling": handling, "task_s": (2e-5,)})
+    of_two = devices.scaled(known, fabric, measured_on="old")
+    assert of_two.task_s == (2e-5, 2e-5) and found.task_s is None
     # Joining boxes moves bytes, and a call takes what it takes.
     assert of_two.handling_s(1, 1000) == pytest.approx(1e-4 + 1000 * 1e-9 / 2)
 

@@ -126,10 +126,11 @@ class Subject:
             alone = ClusterFabric(self.cluster.model_copy(update={"hosts": (kind,)}), 1)
             profile = self.profile(samples, alone)
             names = [one.name for one in profile.operations]
+            tasks_s = profile.each_s(0) * sum(bool(one.readings) for one in self.network(1).operations)
             found.append(
                 Work(
-                    math.fsum(profile.forward_s(name, 0, samples) for name in names),
-                    math.fsum(profile.backward_s(name, 0, samples) for name in names),
+                    tasks_s + math.fsum(profile.forward_s(name, 0, samples) for name in names),
+                    tasks_s + math.fsum(profile.backward_s(name, 0, samples) for name in names),
                     profile.update.seconds[0],
                 )
             )
