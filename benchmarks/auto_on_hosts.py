@@ -6,7 +6,9 @@
 Hosts and accelerators are emulated as in placement_on_hosts.py, which says how. Each case is a number of
 samples, hosts, and a rate of their links. Its candidates are those of trainer/choosing, predicted as `auto`
 predicts them, from the seconds that the accelerators will wait and links of the rate; then each is timed.
-`data` is a chain of waiting layers with about ResNet-18's weights, so the networks are ResNet-18.
+`data` is a chain of waiting layers with the network's weights. With `--calibrated`, the figures of
+held_out.py, predictions also know what waits, tasks, updates and messages take besides, as a run measures
+these when it starts.
 
 Stopped and started again, it measures what `--out` does not hold yet.
 """
@@ -21,6 +23,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import held_out_page
+import held_out_predicting
 import placement_on_hosts
 import placement_rank
 import stages_on_hosts
@@ -43,6 +47,11 @@ CASES = [
     (4, 32, 64, 4, "250mbit"),
     (4, 32, 48, 8, "1gbit"),
 ]
+# Networks that no calibration has seen; of few samples, so that no candidate takes seconds.
+OTHERS = {
+    "vgg": [(2, 8, 32, 4, "100mbit"), (2, 8, 32, 4, "1gbit"), (4, 8, 32, 4, "100mbit")],
+    "unet3d": [(2, 4, 16, 4, "100mbit"), (2, 4, 16, 4, "1gbit"), (4, 4, 16, 4, "100mbit")],
+}
 # An update within so much of the fastest one is as good.
 CLOSE = 1.05
 
@@ -50,8 +59,11 @@ CLOSE = 1.05
 def cells(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the cases."""
     keys = ("ranks", "width", "size", "samples", "rate")
-    same = {"model": "resnet18", "gflops": args.gflops, "steps": args.steps, "first": args.first}
-    return [{**dict(zip(keys, case, strict=True)), **same} for case in CASES]
+    same = {"model": args.model, "gflops": args.gflops, "steps": args.steps, "first": args.first}
+    if args.calibrated:
+        same["known"] = held_out_page.known_of(args.calibrated)
+    cases = OTHERS.get(args.model, CASES)
+    return [{**dict(zip(keys, case, strict=True)), **same} for case in cases[: args.cases]]
 
 
 def job_of(cell: dict[str, Any]) -> PlacementJob:
@@ -59,6 +71,17 @@ def job_of(cell: dict[str, Any]) -> PlacementJob:
     size = cell["size"]
     section = cell.get("section", {"name": "data"})
     return PlacementJob(section, cell["model"], size, size, cell["samples"], cell["width"])
+
+
+def profile(cell: dict[str, Any], job: PlacementJob) -> Any:
+    """Return what candidates are predicted by: seconds that are waited, and what was calibrated."""
+    if "known" not in cell:
+        return stages_on_hosts.profile(cell, job)
+    from trainer.planning.simulation import devices
+    from trainer.planning.simulation.fabric import ClusterFabric
+
+    hosts = ClusterFabric(held_out_predicting.cluster(cell["known"], cell["rate"]), cell["ranks"])
+    return devices.scaled(held_out_predicting.profile(cell["known"], cell, {"name": "spatial"}), hosts)
 
 
 def planned(cell: dict[str, Any]) -> list[dict[str, Any]]:
@@ -78,7 +101,7 @@ def planned(cell: dict[str, Any]) -> list[dict[str, Any]]:
     }
     config = configuration.parse(json.dumps(tree), [])
     model = models.build(job.model, (job.size,) * 3 + (1,), 2, width=job.width)
-    asked = plans.Asked.of(config, model, ranks, stages_on_hosts.profile(cell, job))
+    asked = plans.Asked.of(config, model, ranks, profile(cell, job))
     found = []
     for section in candidates.sections(
         config.train.strategy, ranks, job.batch, normalised=True, speeds=[1.0] * ranks
@@ -126,9 +149,9 @@ def measure(cell: dict[str, Any], repeats: int) -> dict[str, Any]:
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """Return lines in Markdown: one for each case, and how often the choice is as good as the fastest."""
     lines = [
-        "| hosts | width, edge, samples | links | auto takes | predicted, s | measured, s | fastest "
-        "| measured, s | over it | candidates |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| network | hosts | width, edge, samples | links | auto takes | predicted, s | measured, s "
+        "| fastest | measured, s | over it | candidates |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     good = 0
     for row in rows:
@@ -138,8 +161,9 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         over = taken["measured_s"] / best["measured_s"]
         good += over <= CLOSE
         lines.append(
-            f"| {row['ranks']} | {row['width']}, {row['size']}, {row['samples']} | {row['rate']} "
-            f"| {taken['label']} | {taken['predicted_s']:.3f} | {taken['measured_s']:.3f} | {best['label']} "
+            f"| {row['model']} | {row['ranks']} | {row['width']}, {row['size']}, {row['samples']} "
+            f"| {row['rate']} | {taken['label']} | {taken['predicted_s']:.3f} "
+            f"| {taken['measured_s']:.3f} | {best['label']} "
             f"| {best['measured_s']:.3f} | {over - 1:.1%} | {len(some)} |"
         )
     every = [one["predicted_s"] / one["measured_s"] for row in rows for one in row["candidates"]]
@@ -155,6 +179,8 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
 def main() -> int:
     """Measure, keep all figures as JSON, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", default="resnet18", choices=("resnet18", *OTHERS), help="the network")
+    parser.add_argument("--calibrated", type=Path, help="figures of held_out.py, to predict by")
     parser.add_argument(
         "--gflops", type=placement_on_hosts.positive(float), default=64.0, help="of an accelerator"
     )
@@ -169,7 +195,7 @@ def main() -> int:
         placement_rank.on_rank(args.on_rank, job_of(args.on_rank))
         return 0
     rows = json.loads(args.out.read_text()) if args.out.exists() else []
-    asked = cells(args)[: args.cases]
+    asked = cells(args)
     try:
         for cell in asked:
             if any(cell.items() <= row.items() for row in rows):

@@ -4,8 +4,8 @@
     sudo .venv/bin/python benchmarks/held_out.py --first --out held_out.json --page docs/prediction.md
 
 Hosts and accelerators are emulated as in placement_on_hosts.py, which says how. One network is calibrated, on
-one host and on two, on links of one rate: what waits, messages, all-reduces and updates take there. Then other
-networks are trained on other hosts and links, by every strategy, and the seconds of a step are compared with
+one host and on two, on links of one rate: what waits, messages and updates take there. Then other networks
+are trained on other hosts and links, by every strategy, and the seconds of a step are compared with
 those of `cingulum simulate`, by the same code. Strategies by which ranks train the whole network do so with a
 chain of waiting layers, of its weights and seconds.
 
@@ -21,14 +21,16 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import held_out_memory
 import held_out_page
 import held_out_predicting
 import held_out_rank
 import placement_on_hosts
+import published_page
 
 from cingulum.bench.processes import Contestant, Process
 from cingulum.bench.scaling import launching
@@ -40,12 +42,12 @@ HERE = Path(__file__).resolve()
 # Width and edge of the volumes in voxels: what is calibrated, and what is judged.
 CALIBRATED = {"model": "resnet18", "width": 16, "size": 32}
 NETWORKS = (
-    {"model": "resattnet18", "width": 16, "size": 32},
     {"model": "unet3d", "width": 4, "size": 16},
+    {"model": "resattnet18", "width": 16, "size": 32},
     {"model": "vgg", "width": 8, "size": 32},
 )
 CALIBRATED_RATE, RATES = "200mbit", ("100mbit", "400mbit")
-RANKS = (2, 4, 8)
+RANKS = (4, 8, 2)
 SAMPLES = 8
 # It searches for minutes on more.
 MOST_OF_HYPERGRAPH = 4
@@ -61,7 +63,7 @@ def ways(ranks: int) -> dict[str, list[dict[str, Any]]]:
     if ranks >= 4:
         divided.append({"name": "hybrid", "replicas": ranks // 2, "micro_batches": 2})
     servers = {"name": "parameter-server", "count": ranks, "placement": "colocated"}
-    found = {"data": [{"name": "data"}], "servers": [servers], "divided": divided}
+    found = {"ranks": [*divided, {"name": "data"}], "servers": [servers]}
     return found if ranks > MOST_OF_HYPERGRAPH else {**found, "hypergraph": [{"name": "hypergraph"}]}
 
 
@@ -122,16 +124,25 @@ def calibrate(args: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def predict(cell: dict[str, Any], known: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each strategy of a cell that can train: its label, its section, what is predicted."""
+def predict(
+    cell: dict[str, Any], known: dict[str, Any], before: Sequence[dict[str, Any]] = ()
+) -> list[dict[str, Any]]:
+    """Return a row for each strategy of a cell that can train: its label, its section, what is predicted.
+
+    Args:
+        cell: a start of ranks.
+        known: what was calibrated.
+        before: rows of the cell that were predicted before: their plans are taken.
+    """
     rows = []
     for section in ways(cell["ranks"])[cell["family"]]:
+        row = next((one for one in before if one["section"] == section), {})
         try:
-            told = held_out_predicting.planned(known, cell, section)
+            told = row | held_out_predicting.planned(known, cell, section, row.get("plan"))
         except InputError as error:
             print(f"{label(section)}: {error}", file=sys.stderr)
             continue
-        rows.append({"label": label(section), "section": section, **told})
+        rows.append({"label": label(section), "section": section} | told)
     return rows
 
 
@@ -140,13 +151,10 @@ def measure(cell: dict[str, Any], rows: list[dict[str, Any]], repeats: int) -> N
     with tempfile.TemporaryDirectory() as folder:
         sections = []
         for number, row in enumerate(rows):
-            given = dict(row["section"])
+            given, path = row["section"], Path(folder) / f"plan-{number}.json"
             if row["plan"] is not None:
-                path = Path(folder) / f"plan-{number}.json"
                 path.write_text(row["plan"])
-                given = {"name": given["name"], "plan": str(path)} | {
-                    key: given[key] for key in ("replicas", "micro_batches") if key in given
-                }
+                given = held_out_predicting.with_plan(given, path)
             sections.append({"section": given})
         going = {**cell, "ways": sections, "blocks": repeats * len(cell["rates"]), "calibrates": False}
         turns = started(going, cell["rates"], Path(folder))
@@ -171,7 +179,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=5, help="per block; the first is not counted")
     parser.add_argument("--repeats", type=positive(int), default=1, help="blocks on links of each rate")
     parser.add_argument("--minutes", type=positive(float), help="begin nothing more after so many")
-    parser.add_argument("--predict", action="store_true", help="what is missing, and measure nothing")
+    parser.add_argument("--predict", action="store_true", help="by what is calibrated, and measure nothing")
     parser.add_argument("--first", action="store_true", help="ranks run in real time, before all else")
     parser.add_argument("--out", type=Path, default=Path("held_out.json"), help="all figures")
     parser.add_argument("--page", type=Path, help="write the section of this page")
@@ -189,18 +197,20 @@ def main() -> int:
         atomic.write_text(args.out, json.dumps(found, indent=1) + "\n")
 
     if found["calibration"] is None:
-        found["calibration"] = calibrate(args)
+        found |= {"calibration": calibrate(args), "calibrated_rate": CALIBRATED_RATE}
         keep()
     known = held_out_page.known(found["calibration"], CALIBRATED_RATE)
     print(json.dumps(known), file=sys.stderr)
     for cell in cells(args):
         row = next((one for one in found["cells"] if cell.items() <= one.items()), None)
-        if time.monotonic() > until or (row is not None and (args.predict or "took_s" in row)):
+        if time.monotonic() > until or (row is not None and "took_s" in row and not args.predict):
             continue
         print(f"{cell['model']}, {cell['ranks']} hosts, {cell['family']}", file=sys.stderr, flush=True)
         if row is None:
-            row = {**cell, "rows": predict(cell, known)}
+            row = {**cell, "rows": []}
             found["cells"].append(row)
+        if args.predict or not row["rows"]:
+            row["rows"] = predict(cell, known, row["rows"])
             keep()
         if args.predict:
             continue
@@ -212,8 +222,17 @@ def main() -> int:
             continue
         row["took_s"] = time.monotonic() - began
         keep()
-    lines = held_out_page.section(found["cells"], known)
-    print("\n".join(lines))
+    if "memory" not in found and not args.predict and time.monotonic() < until:
+        found["memory"] = held_out_memory.counted()
+        keep()
+    if not any(True for _ in held_out_page.cases(found["cells"])):
+        return 0
+    text = held_out_page.section(found["cells"], known, CALIBRATED_RATE, found.get("memory", ()))
+    if args.page:
+        before = args.page.read_text().partition(published_page.HELD_OUT)[0].rstrip("\n")
+        atomic.write_text(args.page, before + published_page.HELD_OUT + text)
+    else:
+        print(text)
     return 0
 
 

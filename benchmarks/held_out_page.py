@@ -2,10 +2,57 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import math
 import statistics
-from typing import Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import held_out_memory
 import stages_on_hosts
+
+from trainer.bench.spreads import spread
+
+# Steps within so much of each other have no order.
+ALIKE = 1.05
+INTRODUCTION = """
+<!-- not run: more than half an hour, as root -->
+```sh
+sudo .venv/bin/python benchmarks/held_out.py --first --out held_out.json --page docs/prediction.md
+```
+
+makes this section. Hosts are emulated, with an accelerator each that computes nothing and waits as long as
+one of {gflops:g} GFLOP/s would; messages are real. **Calibrated** on one host and on two, with ResNet-18 of
+width 16 at 32 x 32 x 32 and links of {rate}: what a wait, a task, an update and a message take there besides,
+and what a link carries ({carried:.1%} of its rate, {latency:.2f} ms for a message). Nothing else is known of
+the cases: other networks, other links, up to eight hosts, every strategy. They are predicted by the code of
+[`cingulum simulate`](how-to/simulate.md), {samples} samples in an update. Strategies by which every rank
+trains the whole network do so with a chain of waiting layers, of the network's weights and seconds.
+`hypergraph` is left out on eight hosts, where it searches for minutes.
+"""
+
+
+class Case(NamedTuple):
+    """A strategy on hosts with links of a rate: seconds of a step."""
+
+    network: str
+    ranks: int
+    rate: str
+    label: str
+    predicted: float
+    measured: dict[str, float]
+
+    @property
+    def took(self) -> float:
+        """Median seconds of a step."""
+        return self.measured["s"]
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less 1."""
+        return self.predicted / self.took - 1
 
 
 def steps(blocks: list[Any]) -> list[float]:
@@ -33,30 +80,111 @@ def known(calibration: dict[str, Any], rate: str) -> dict[str, Any]:
             for key in ("message_s", "byte_s")
         },
     }
-    for way in ("whole", "divided"):
-        blocks = calibration[way]
-        step, rank = statistics.median(steps(blocks)), blocks[0][0]
-        waits, tasks = rank["calls"]
-        if way == "whole":
-            longer, each = (step - update_s - rank["planned_s"]) / waits, 0.0
-        else:
-            waited = statistics.median(block[0]["waited_s"] for block in blocks)
-            longer = (waited - rank["planned_s"]) / waits
-            each = (step - update_s - waited) / tasks
-        found[way] = {"step_s": step, "overhead_s": [max(0.0, longer), max(0.0, each)]}
+    for way, key, which in (("whole", "wait_s", 0), ("divided", "task_s", 1)):
+        step, rank = statistics.median(steps(calibration[way])), calibration[way][0][0]
+        found[key] = max(0.0, step - update_s - rank["planned_s"]) / rank["calls"][which]
     return found
 
 
-def section(cells: list[dict[str, Any]], known: dict[str, Any]) -> list[str]:
-    """Return lines in Markdown."""
-    lines = ["| network | hosts | links | strategy | predicted, s | measured, s | error |", "| --- | --- | --- | --- | --- | --- | --- |"]
-    errors: dict[str, list[float]] = {}
+def known_of(path: Path) -> dict[str, Any]:
+    """Return what predictions go by, of the file that held_out.py has written."""
+    found = json.loads(path.read_text())
+    return known(found["calibration"], found["calibrated_rate"])
+
+
+def cases(cells: Sequence[dict[str, Any]]) -> Iterator[Case]:
+    """Yield what was measured."""
     for cell in cells:
         for row in cell["rows"]:
             for rate, blocks in row.get("measured", {}).items():
-                took, said = statistics.median(steps(blocks)), row["simulated_s"][rate]
-                errors.setdefault(row["label"], []).append(abs(said / took - 1))
-                lines.append(f"| {cell['model']} | {cell['ranks']} | {rate} | {row['label']} | {said:.3f} | {took:.3f} | {said / took - 1:+.1%} |")
-    for name, values in errors.items():
-        lines.append(f"{name}: {statistics.mean(values):.1%}, at most {max(values):.1%}")
+                took = spread("s", steps(blocks))
+                yield Case(cell["model"], cell["ranks"], rate, row["label"], row["simulated_s"][rate], took)
+
+
+def order(some: Sequence[Case]) -> tuple[int, int, int, int]:
+    """Return how many pairs of strategies on the same hosts have the order predicted, of how many.
+
+    Returns:
+        Of all pairs, then of those that differ by more than 5 %: in order, and all of them.
+    """
+    kept = [0, 0, 0, 0]
+    groups: dict[tuple[str, int, str], list[Case]] = {}
+    for one in some:
+        groups.setdefault((one.network, one.ranks, one.rate), []).append(one)
+    for group in groups.values():
+        for one, other in itertools.combinations(group, 2):
+            same = (one.predicted < other.predicted) == (one.took < other.took)
+            far = max(one.took, other.took) > ALIKE * min(one.took, other.took)
+            for place, counts in enumerate((same, True, same and far, far)):
+                kept[place] += counts
+    return tuple(kept)  # type: ignore[return-value]
+
+
+def section(cells: Sequence[dict[str, Any]], known: dict[str, Any], rate: str, memory: Sequence[Any]) -> str:
+    """Return the section, in Markdown, without its heading."""
+    some = sorted(cases(cells), key=lambda one: (one.network, one.ranks, bits(one.rate)))
+    first = cells[0]
+    lines = INTRODUCTION.format(
+        gflops=first["gflops"], rate=rate, carried=known["carried"],
+        latency=1e3 * known["latency_s"], samples=first["samples"],
+    ).splitlines()  # fmt: skip
+    lines += ["", *_summary(some), "", *_table(some)]
+    if memory:
+        lines += ["", *_memory(memory)]
+    return "\n".join(lines) + "\n"
+
+
+def bits(rate: str) -> float:
+    """Return a rate as a number."""
+    return stages_on_hosts.bits_per_second(rate)
+
+
+def _summary(some: Sequence[Case]) -> list[str]:
+    lines = [
+        "| strategy | cases | mean error | median of predicted / measured | worst |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    names = dict.fromkeys(one.label.split(",")[0] for one in some)
+    for name in [*names, "all"]:
+        mine = [one for one in some if name in ("all", one.label.split(",")[0])]
+        worst = max(mine, key=lambda one: abs(one.error))
+        lines.append(
+            f"| {f'**{name}**' if name == 'all' else name} | {len(mine)} "
+            f"| {statistics.mean(abs(one.error) for one in mine):.1%} "
+            f"| {math.exp(statistics.median(math.log(1 + one.error) for one in mine)):.3f} "
+            f"| {worst.error:+.1%}: {worst.label}, {worst.network}, {worst.ranks} hosts, {worst.rate} |"
+        )
+    kept, pairs, clear, differ = order(some)
+    lines += [
+        "",
+        f"**Order of strategies**: {kept} of {pairs} pairs on the same hosts and links are in the order that "
+        f"was predicted; of those whose steps differ by more than 5 %, {clear} of {differ}.",
+    ]
     return lines
+
+
+def _table(some: Sequence[Case]) -> list[str]:
+    lines = [
+        "| network | hosts | links | strategy | predicted, s | measured, s (lowest, highest) | error |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| {one.network} | {one.ranks} | {one.rate} | {one.label} | {one.predicted:.3f} "
+        f"| {one.took:.3f} ({one.measured['s_min']:.3f}, {one.measured['s_max']:.3f}) | {one.error:+.1%} |"
+        for one in some
+    ]
+    return lines
+
+
+def _memory(rows: Sequence[Any]) -> list[str]:
+    errors = [abs(held_out_memory.off(row)) for row in rows]
+    return [
+        "### Memory",
+        "",
+        "On ranks of one host that compute, of the rank that keeps most. Counted: blocks of variables, and "
+        "of what is there when the forward pass is done.",
+        "",
+        *held_out_memory.table(list(rows)),
+        "",
+        f"Over all {len(errors)} ranks: {statistics.mean(errors):.1%} on average, {max(errors):.1%} at most.",
+    ]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import placement_rank
+import published_results
 import stages_on_hosts
 from held_out_rank import job_of
 
+from trainer.bench import emulated_units
 from trainer.bench.placement_worker import network_of
 from trainer.config import RunConfig
 from trainer.errors import InputError
@@ -20,8 +24,6 @@ from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.profiling import groups, plans, simulating
 from trainer.profiling.forecasts import Forecast
 from trainer.profiling.subject import Asked, Subject
-
-SOURCE = "calibrated"
 
 
 class Emulated(Subject):
@@ -40,61 +42,24 @@ class Emulated(Subject):
 
 def cluster(known: dict[str, Any], rate: str) -> Cluster:
     """Return emulated hosts with links of a rate, by what was calibrated on links of another."""
-
-    def of(value: float) -> dict[str, Any]:
-        return {"value": value, "source": SOURCE}
-
-    latency, bits = known["latency_s"], stages_on_hosts.bits_per_second(rate)
-    fast = {"latency_s": of(0.0), "bytes_per_second": of(1e12)}
-    return Cluster.model_validate(
-        {
-            "name": "emulated",
-            "about": "emulated hosts with an accelerator each",
-            "devices": {
-                "emulated": {
-                    "flops_per_second": of(1e12),
-                    "efficiency": of(1.0),
-                    "operation_s": of(0.0),
-                    "memory_bytes_per_second": of(1e12),
-                    "memory_bytes": of(1e15),
-                    "busy_watts": of(1.0),
-                    "idle_watts": of(1.0),
-                }
-            },
-            "hosts": [
-                {
-                    "device": "emulated",
-                    "devices": 1,
-                    "inside": {"kind": "switch", **fast},
-                    "interface": {
-                        "latency_s": of(latency),
-                        "bytes_per_second": of(known["carried"] * bits / 8),
-                    },
-                    "watts": of(1.0),
-                }
-            ],
-            "network": {"kind": "tree", "levels": []},
-            "storage": {
-                "read_bytes_per_second": of(1e15),
-                "shared_read_bytes_per_second": of(1e15),
-                "write_bytes_per_second": of(1e15),
-            },
-            "failures": {"hours_between": of(1e9), "restart_s": of(1.0)},
-            "slowdown": of(0.0),
-        }
-    )
+    carries = known["carried"] * stages_on_hosts.bits_per_second(rate) / 8
+    return published_results.flat(1e12, carries, latency_s=known["latency_s"], source="calibrated")
 
 
 def profile(known: dict[str, Any], cell: dict[str, Any], section: dict[str, Any]) -> Profile:
     """Return the profile of a network on one emulated device, as it runs a strategy."""
-    way = "whole" if section["name"] in placement_rank.WHOLE else "divided"
-    of_one = {**cell, "ranks": 1, "rate": "1gbit", "overhead_s": known[way]["overhead_s"]}
+    of_one = {**cell, "ranks": 1, "rate": "1gbit"}
     handled = ProfiledHandling(**{key: (value,) for key, value in known["handling"].items()})
     found = stages_on_hosts.profile(of_one, job_of(cell, section), handled)
     update = found.update.model_copy(
         update={"seconds": (known["update_s_per_parameter"] * found.update.parameters,)}
     )
-    return found.model_copy(update={"update": update})
+    task_s = known["task_s"]
+    if section["name"] in placement_rank.WHOLE:
+        # Only layers of the chain that wait take longer; simulate counts all operations.
+        waiting = sum(one.kind in emulated_units.KINDS for one in found.operations)
+        task_s = known["wait_s"] * waiting / sum(one.kind != "input" for one in found.operations)
+    return found.model_copy(update={"update": update, "task_s": (task_s,)})
 
 
 def config_of(cell: dict[str, Any], section: dict[str, Any]) -> RunConfig:
@@ -116,8 +81,22 @@ def config_of(cell: dict[str, Any], section: dict[str, Any]) -> RunConfig:
     return configuration.parse(json.dumps(tree), [])
 
 
-def planned(known: dict[str, Any], cell: dict[str, Any], section: dict[str, Any]) -> dict[str, Any]:
+def with_plan(section: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return the section of a strategy that divides a network as a plan's file has it."""
+    kept = {key: section[key] for key in ("name", "replicas", "micro_batches") if key in section}
+    return {**kept, "plan": str(path)}
+
+
+def planned(
+    known: dict[str, Any], cell: dict[str, Any], section: dict[str, Any], before: str | None = None
+) -> dict[str, Any]:
     """Return what a strategy is predicted to take on links of each rate, planned for the first of them.
+
+    Args:
+        known: what was calibrated.
+        cell: network, ranks and links.
+        section: of the strategy.
+        before: text of a plan's file that was made before, to predict what it takes.
 
     Returns:
         `simulated_s` and `planned_s`: seconds of `cingulum simulate` and `cingulum plan` by rate;
@@ -133,9 +112,12 @@ def planned(known: dict[str, Any], cell: dict[str, Any], section: dict[str, Any]
     rates, own = cell["rates"], profile(known, cell, section)
     fabrics = {rate: ClusterFabric(cluster(known, rate), ranks) for rate in rates}
     profiles = {rate: devices.scaled(own, fabric) for rate, fabric in fabrics.items()}
-    config = config_of(cell, section)
-    asked = plans.Asked.of(config, model, ranks, profiles[rates[0]])
-    whole = plans.outlook(asked, config.train.strategy, planners_too=False)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.json"
+        path.write_text(before or "")
+        config = config_of(cell, section if before is None else with_plan(section, path))
+        asked = plans.Asked.of(config, model, ranks, profiles[rates[0]])
+        whole = plans.outlook(asked, config.train.strategy, planners_too=False)
     found: dict[str, Any] = {
         "planned_s": {
             rate: costs.predict(whole.placement, whole.rounds[0][0], one, ranks).step_s
@@ -166,9 +148,7 @@ def _of_whole(
     found: dict[str, Any] = {"simulated_s": {}, "plan": None}
     for rate in cell["rates"]:
         hosts = cluster(known, rate)
-        asked = Asked(
-            config_of(cell, section), hosts, section["name"], profile=profile(known, cell, section)
-        )
+        asked = Asked(config_of(cell, section), hosts, section["name"], profile=profile(known, cell, section))
         strategies = simulating.Strategies(Emulated(asked, model))
         row, _ = next(strategies.strategies(ClusterFabric(hosts, cell["ranks"])))
         if not isinstance(row, Forecast):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 Points = Sequence[tuple[float, float]]
@@ -53,6 +54,14 @@ OPEN = """
 Neither a hit nor a miss: their devices were unequal, and with slower links or a slower rest on the master the
 same speed-ups take faster links. The results are possible, and no more is shown.
 """
+# Where the section of held_out.py begins.
+HELD_OUT = "\n\n## Held-out networks, hosts and links\n"
+
+
+def held_out(path: Path) -> str:
+    """Return the section of held_out.py that a page has, from its heading to the end; or a newline."""
+    _, heading, rest = (path.read_text() if path.exists() else "").partition(HELD_OUT)
+    return heading + rest if heading else "\n"
 
 
 def page(

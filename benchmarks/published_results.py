@@ -109,13 +109,13 @@ def growth(ranks: Sequence[int]) -> list[tuple[int, float, float, float]]:
     """Return ranks, and seconds of ring, one server and a server on each rank, as multiples of M/B."""
     found = []
     for count in ranks:
-        flat = _flat(1.0, 1.0)
-        ring = collectives.all_reduce("ring", ClusterFabric(flat, count)).transfer_s
-        one = collectives.cost(repeated(servers([1.0], count)), ClusterFabric(flat, count + 1)).transfer_s
+        hosts = flat(1.0, 1.0)
+        ring = collectives.all_reduce("ring", ClusterFabric(hosts, count)).transfer_s
+        one = collectives.cost(repeated(servers([1.0], count)), ClusterFabric(hosts, count + 1)).transfer_s
         shares = [1.0 / count] * count
         each = servers(shares, count, colocated=True)
         found.append(
-            (count, ring, one, collectives.cost(repeated(each), ClusterFabric(flat, count)).transfer_s)
+            (count, ring, one, collectives.cost(repeated(each), ClusterFabric(hosts, count)).transfer_s)
         )
     return found
 
@@ -132,8 +132,8 @@ def filters(bytes_per_flop: Sequence[float], devices_: int) -> list[tuple[float,
     lists = task_lists(placement)
     found = []
     for ratio in bytes_per_flop:
-        flat = _flat(1e9, ratio * 1e9)
-        fabric = ClusterFabric(flat, devices_)
+        hosts = flat(1e9, ratio * 1e9)
+        fabric = ClusterFabric(hosts, devices_)
         profile = devices.computed(network, fabric, name="conv2")
         seconds = Durations(placement, profile, dict(enumerate(costs.owned(placement, devices_)))).of
         played = engine.play(lists, seconds, fabric, devices_)
@@ -160,13 +160,13 @@ def _conv2() -> Network:
     return reading.read(models.build("conv2", (32, 32, 3), 10, width=500, second=1500), 64)
 
 
-def _flat(flops: float, rate: float) -> Cluster:
-    """Hosts of one device of so many FLOP/s, links of a rate at one switch; nothing else takes time."""
+def flat(flops: float, rate: float, *, latency_s: float = 0.0, source: str = "a unit") -> Cluster:
+    """Return hosts of one device of so many FLOP/s, links of a rate at one switch; all else takes no time."""
 
     def figure(value: float) -> dict[str, object]:
-        return {"value": value, "source": "a unit"}
+        return {"value": value, "source": source}
 
-    link = {"latency_s": figure(0.0), "bytes_per_second": figure(rate)}
+    link = {"latency_s": figure(latency_s), "bytes_per_second": figure(rate)}
     return Cluster.model_validate(
         {
             "name": "flat",
@@ -211,7 +211,7 @@ def main() -> int:
     if page is None:
         print(text)
     else:
-        atomic.write_text(page, text)
+        atomic.write_text(page, text.rstrip("\n") + published_page.held_out(page))
     return 0
 
 

@@ -121,6 +121,17 @@ def test_a_part_costs_its_share_of_the_output_and_of_a_sum_its_share_of_the_inpu
     assert cost.step_s == pytest.approx(half + 3.0)
 
 
+def test_a_task_takes_its_own_seconds_however_small_its_part_is():
+    placement, lists = placed(ways.spatial(NETWORK, (2,), range(2)))
+    plain = profile(2, latency=0.0, rate=1e12)
+    each = Profile.parse(json.dumps(plain.model_dump() | {"task_s": [0.5, 0.25]}), "-")
+    before, after = (costs.predict(placement, lists, one, 2).busy_s for one in (plain, each))
+    computed = [
+        sum(isinstance(task, costs.Compute | costs.Differentiate) for task in lists[rank]) for rank in (0, 1)
+    ]
+    assert after == (before[0] + 0.5 * computed[0], before[1] + 0.25 * computed[1])
+
+
 @pytest.mark.parametrize(
     ("hosts", "arrives"),
     # From one host to another, the third bundle leaves when the second one has left.

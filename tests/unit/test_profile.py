@@ -52,7 +52,7 @@ def test_a_profile_is_read_as_it_was_written_and_has_a_line_for_each_operation(t
     profile = Profile.read(written(tmp_path, tree()))
     text = profile.text()
     assert Profile.read(written(tmp_path, text)) == profile
-    assert json.loads(text) == tree(handling=None)
+    assert json.loads(text) == tree(handling=None, task_s=None)
     assert sum(line.strip().startswith('{"name"') for line in text.splitlines()) == 2
 
 
@@ -95,6 +95,7 @@ def refused(tmp_path, content):
         ({"links": [[LINK, LINK], [LINK, None]]}, "links.0.0", "must be null"),
         ({"links": [[None, SLOW], [LINK, None]]}, "links.0.1.bytes_per_second", "greater than 0"),
         ({"handling": {"message_s": [0], "byte_s": [0, 0]}}, "handling.message_s", "1 entries for 2"),
+        ({"task_s": [0]}, "task_s", "1 entries for 2 ranks"),
         ({"version": 2}, "version", "reads versions up to 1"),
     ],
 )  # fmt: skip

@@ -16,6 +16,7 @@ from planned_networks import small
 from trainer.errors import InputError
 from trainer.planning import communication
 from trainer.planning.frames import BARE
+from trainer.planning.profile import ProfiledHandling
 from trainer.planning.simulation import cluster, collectives, devices, epoch
 from trainer.planning.simulation.fabric import ClusterFabric
 
@@ -221,6 +222,13 @@ def test_a_measured_profile_is_scaled_by_flops_and_by_bandwidth():
     )
     with pytest.raises(InputError, match="no device 'v100'"):
         devices.scaled(measured, fabric, measured_on="v100")
+    assert found.handling is None
+    handling = ProfiledHandling(message_s=(1e-4, 9.0), byte_s=(1e-9, 9.0))
+    known = measured.model_copy(update={"handling": handling, "task_s": (2e-5,)})
+    of_two = devices.scaled(known, fabric, measured_on="old")
+    assert of_two.task_s == (2e-5, 2e-5) and found.task_s is None
+    # Joining boxes moves bytes, and a call takes what it takes.
+    assert of_two.handling_s(1, 1000) == pytest.approx(1e-4 + 1000 * 1e-9 / 2)
 
 
 @pytest.mark.parametrize("count", [1, 2, 100])

@@ -112,6 +112,9 @@ class Profile(KeptFile):
         update: of the weights.
         links: `links[source][target]`; null from a rank to itself.
         handling: of messages; None where it was not measured, and counts as nothing.
+        task_s: that each rank takes for every task that computes, besides, however small a part of its
+            operation it is and however many samples it has; None where it was not measured, and counts as
+            nothing.
     """
 
     VERSION: ClassVar[int] = VERSION
@@ -128,6 +131,7 @@ class Profile(KeptFile):
     update: ProfiledUpdate
     links: tuple[tuple[ProfiledLink | None, ...], ...]
     handling: ProfiledHandling | None = None
+    task_s: PerRank | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Profile:
@@ -140,6 +144,7 @@ class Profile(KeptFile):
         lists |= {f"update.{key}": getattr(self.update, key) for key in ("seconds", "spread_s")}
         if self.handling is not None:
             lists |= {f"handling.{key}": getattr(self.handling, key) for key in ("message_s", "byte_s")}
+        lists |= {} if self.task_s is None else {"task_s": self.task_s}
         lists |= {"links": self.links, **{f"links.{rank}": row for rank, row in enumerate(self.links)}}
         for key, values in lists.items():
             if len(values) != ranks:
@@ -204,6 +209,10 @@ class Profile(KeptFile):
         if self.handling is None:
             return 0.0
         return self.handling.message_s[rank] + size * self.handling.byte_s[rank]
+
+    def each_s(self, rank: int) -> float:
+        """Return seconds that a rank takes for a task besides those of its operation."""
+        return 0.0 if self.task_s is None else self.task_s[rank]
 
     def step_s(self, rank: int) -> float:
         """Return seconds of a step of `batch` samples on a rank alone: all operations, and the update."""

@@ -126,10 +126,11 @@ class Subject:
             alone = ClusterFabric(self.cluster.model_copy(update={"hosts": (kind,)}), 1)
             profile = self.profile(samples, alone)
             names = [one.name for one in profile.operations]
+            tasks_s = profile.each_s(0) * sum(bool(one.readings) for one in self.network(1).operations)
             found.append(
                 Work(
-                    math.fsum(profile.forward_s(name, 0, samples) for name in names),
-                    math.fsum(profile.backward_s(name, 0, samples) for name in names),
+                    tasks_s + math.fsum(profile.forward_s(name, 0, samples) for name in names),
+                    tasks_s + math.fsum(profile.backward_s(name, 0, samples) for name in names),
                     profile.update.seconds[0],
                 )
             )
@@ -170,7 +171,7 @@ class Subject:
         # Bytes that are there before a variable's gradient is, and when it is.
         variables = list(zip(reversed(self.model.trainable_variables), reversed(held), strict=True))
         before = itertools.accumulate((size for _, size in variables), initial=0)
-        ready = [(there, done[v.path]) for there, (v, _) in zip(before, variables, strict=False)]
+        ready = [(there, done.get(v.path, seconds)) for there, (v, _) in zip(before, variables, strict=False)]
         whole, found, until = math.fsum(sizes), [], 0.0
         for size in sizes:
             until += size

@@ -53,4 +53,5 @@ class Durations:
         name = task.unit.operation
         # A convolution's gradient of its inputs takes about as long as that of its weights.
         part = 0.5 if isinstance(task, Differentiate) and task.of != "all" else 1.0
-        return part * of(name, rank, self._samples) * share(self._operations[name], task.unit)
+        whole = of(name, rank, self._samples)
+        return self._profile.each_s(rank) + part * whole * share(self._operations[name], task.unit)

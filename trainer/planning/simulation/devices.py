@@ -137,6 +137,7 @@ def scaled(measured: Profile, fabric: ClusterFabric, *, measured_on: str | None 
             spread_s=on_all(update.spread_s[0], "update"),
         ),
         links=_links(fabric),
+        task_s=measured.task_s and (measured.task_s[0],) * fabric.ranks,
         handling=handling
         and ProfiledHandling(
             message_s=(handling.message_s[0],) * fabric.ranks,
