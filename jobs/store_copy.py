@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import sqlalchemy as sql
@@ -38,13 +39,9 @@ def _file(connection: sql.Connection, number: int) -> Path:
     handle, name = tempfile.mkstemp(prefix=f".{kept.name}.", dir=file.parent)  # made with mode 0600
     os.close(handle)
     try:
-        copy = sqlite3.connect(name)
-        try:
-            source = connection.connection.driver_connection
-            assert isinstance(source, sqlite3.Connection)  # noqa: S101  (see `keep`)
+        # By a connection of its own: through one that is about to write, SQLite waits for ever.
+        with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(name)) as copy:
             source.backup(copy)
-        finally:
-            copy.close()
         Path(name).replace(kept)
     except sqlite3.Error as error:
         raise StoreError(

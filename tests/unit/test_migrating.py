@@ -92,9 +92,9 @@ def test_a_store_of_old_is_kept_as_it_was_for_its_user_alone(old, monkeypatch) -
     before = list(sqlite3.connect(old).iterdump())
     Store(old)
     copy = old.with_name("jobs.db.format-1")
+    assert sorted(path.name for path in old.parent.glob("*db*format*")) == [copy.name]
     assert list(sqlite3.connect(copy).iterdump()) == before
     assert copy.stat().st_mode & 0o777 == 0o600
-    assert sorted(path.name for path in old.parent.glob("*db*format*")) == [copy.name]
 
 
 def test_without_room_for_the_copy_nothing_is_migrated(old, monkeypatch) -> None:
