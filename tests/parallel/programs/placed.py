@@ -221,15 +221,23 @@ def plain(case: Case) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     _, model, optimizer = made(case, 1, case.start)
     loss, _ = LOSSES[case.loss]
     start = placed_cases.state(model, optimizer)
+
+    def differentiated(x: Any, y: Any, w: Any, of: Any) -> tuple[Any, Any, Any]:
+        with tf.GradientTape() as tape:
+            each = loss(y, model(x, training=True))
+            mean = tf.reduce_sum(each * w) / of
+            scaled = optimizer.scale_loss(mean)
+        return each, mean, tape.gradient(scaled, model.trainable_variables)
+
+    if case.in_graph:
+        differentiated = tf.function(differentiated, autograph=False)
     losses, means, samples = [], 0.0, 0.0
     for x, y, w in placed_cases.batches(case, model):
         whole, summed = 0.0, None
         for rows in case.micro_batches():
-            with tf.GradientTape() as tape:
-                each = loss(y[rows], model(one_or_all([one[rows] for one in x]), training=True))
-                mean = tf.reduce_sum(each * w[rows]) / len(w)
-                scaled = optimizer.scale_loss(mean)
-            gradients = tape.gradient(scaled, model.trainable_variables)
+            each, mean, gradients = differentiated(
+                one_or_all([one[rows] for one in x]), y[rows], w[rows], len(w)
+            )
             summed = gradients if summed is None else [a + b for a, b in zip(summed, gradients, strict=True)]
             whole += float(mean)
             means += float(tf.reduce_sum(each * (w[rows] > 0)))
