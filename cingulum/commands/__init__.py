@@ -14,6 +14,7 @@ from cingulum.commands.bench import bench
 from cingulum.commands.cancel import cancel
 from cingulum.commands.compare import compare
 from cingulum.commands.crossval import crossval
+from cingulum.commands.defer import defer
 from cingulum.commands.diagnose import diagnose
 from cingulum.commands.doctor import doctor
 from cingulum.commands.evaluate import evaluate
@@ -26,7 +27,6 @@ from cingulum.commands.jobs_ import jobs
 from cingulum.commands.leaks import leaks
 from cingulum.commands.logs import logs
 from cingulum.commands.models import models
-from cingulum.commands.nice import nice
 from cingulum.commands.phantom import phantom
 from cingulum.commands.plan import plan
 from cingulum.commands.predict import predict
@@ -76,7 +76,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "requeue": requeue,
     "hold": hold,
     "release": release,
-    "nice": nice,
+    "defer": defer,
     "share": share,
     "serve": serve,
     "scratch": scratch,

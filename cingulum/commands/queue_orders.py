@@ -1,4 +1,4 @@
-"""What `cingulum hold`, `release` and `nice` do alike: look all jobs up, act on each, tell of it."""
+"""What `cingulum hold`, `release` and `defer` do alike: look all jobs up, act on each, tell of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands about jobs, from submit to nice, with a launcher that is a dictionary."""
+"""The commands about jobs, from submit to defer, with a launcher that is a dictionary."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def test_a_job_may_be_started_again_and_another_may_wait_for_it_while_it_writes(
         assert submit(capsys, "--after", "4711") == ["4712"]
 
 
-@pytest.mark.parametrize("command", ["show", "logs", "cancel", "requeue", "hold", "release", "nice", "wait"])
+@pytest.mark.parametrize("command", ["show", "logs", "cancel", "requeue", "hold", "release", "defer", "wait"])
 @pytest.mark.parametrize("identity", ["4711", "new-1", "4711_2", "--", "4711;ls", "", "4" * 40, "²"])
 def test_ids_that_name_nothing_are_refused(slurm, capsys, command, identity):
     assert cli.run([command, identity]) == 2
@@ -333,7 +333,7 @@ def test_what_waits_is_held_put_last_and_let_go_and_its_history_says_who(slurm, 
     slurm.becomes(job, "PENDING", reason="JobHeldUser")
     assert cli.run(["hold", f"{array}_1", job]) == 0
     assert capsys.readouterr().out == "4711_1 held (PENDING)\n4712 held (PENDING: JobHeldUser)\n"
-    assert cli.run(["nice", job]) == 0 == cli.run(["nice", job, "--by", "0"])
+    assert cli.run(["defer", job]) == 0 == cli.run(["defer", job, "--by", "0"])
     said = capsys.readouterr().out
     assert "4712 has 1000 less priority (" in said and "4712 has its first priority (" in said
     assert told(capsys, "release", job)["jobs"][0]["id"] == job  # type: ignore[index]
@@ -353,9 +353,9 @@ def test_of_jobs_of_which_one_does_not_wait_none_is_held(slurm, capsys, monkeypa
     assert cli.run(["hold", first, second]) == 2
     assert "does not wait: it is RUNNING" in capsys.readouterr().err and slurm.told == []
     assert (
-        cli.run(["nice", first, "--by", "-1"])
+        cli.run(["defer", first, "--by", "-1"])
         == 2
-        == cli.run(["nice", first, "--by", str(queueing.MOST_NICE + 1)])
+        == cli.run(["defer", first, "--by", str(queueing.MOST_NICE + 1)])
     )
     assert slurm.told == []
 

@@ -1,4 +1,4 @@
-"""`cingulum nice`: lower the priority of jobs that wait."""
+"""`cingulum defer`: lower the priority of jobs that wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cingulum.commands.options import JobIds
 _MOST = 2**31 - 4
 
 
-def nice(
+def defer(
     identities: JobIds,
     by: Annotated[
         int, typer.Option(min=0, max=_MOST, help="Less priority than jobs have at first; 0: as at first.")
@@ -23,8 +23,8 @@ def nice(
 
     \b
     Example:
-      cingulum nice 4711
-      cingulum nice 4711 --by 0
+      cingulum defer 4711
+      cingulum defer 4711 --by 0
     """
     from functools import partial
 
