@@ -44,7 +44,7 @@ print(act(queueing.hold))
 act(queueing.nice, 1000)
 shown = subprocess.run(["scontrol", "show", "job", sys.argv[1]], capture_output=True, text=True).stdout
 print(next(word for word in shown.split() if word.startswith("Nice=")))
-print(act(queueing.release))
+act(queueing.release)
 """
 
 
@@ -229,8 +229,9 @@ def test_tasks_and_jobs_are_cancelled_and_their_followers_with_them(study):
     # As the service does it: held, behind all others, and let go again.
     line = [sys.executable, "-c", IN_QUEUE, f"{array}_1"]
     told = study.cluster.exec("ctl", line, cwd=study.folder, environment=study.environment(), timeout=120)
-    held, nice, released = told.stdout.splitlines()
-    assert (held, nice) == ("PENDING JobHeldUser", f"Nice={1000}") and "Held" not in released, told.stderr
+    assert told.stdout.splitlines() == ["PENDING JobHeldUser", "Nice=1000"], told.stderr
+    # Slurm forgets that it was held when it looks at its queue the next time.
+    study.until("the second task to be let go", lambda: "Held" not in study.job(array)["tasks"][1]["reason"])
     done = study.run("cancel", f"{array}_1")
     assert done.stdout == f"{array}_1 cancelled\n", done.stderr
     assert [task["state"] for task in study.job(array)["tasks"]] == ["RUNNING", "CANCELLED"]
