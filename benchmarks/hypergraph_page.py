@@ -108,7 +108,6 @@ _VOLUMES = """
 
 `total`, `layers`: hypergraph, least volume, with the work of ranks or of every layer balanced to 10 %.
 `time`: hypergraph, least time. Negative: it sends more. `-`: the rule cannot divide the network.
-Cases that are not there (more samples with many ranks) were not made.
 """
 _STEPS = """
 ## Predicted step and balance
