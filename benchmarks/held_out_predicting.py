@@ -136,8 +136,8 @@ def planned(
     found["simulated_s"] = {}
     for rate, fabric in fabrics.items():
         played = groups.play(group, of_group[rate], fabric, deviation=0.0)
-        each = collectives.direct([1.0] * size, replicas, fabric)
-        found["simulated_s"][rate] = groups.together(played, group, fabric, each)[0].step_s
+        between = collectives.Direct(size, replicas, fabric)
+        found["simulated_s"][rate] = groups.together(played, group, fabric, between)[0].step_s
     return found
 
 
