@@ -18,6 +18,7 @@ from jobs import (
     asked_again,
     keys,
     listing,
+    restoring,
     rows,
     sharing,
     statements,
@@ -38,10 +39,6 @@ from trainer.errors import JobError, StoreError
 def default() -> str | Path:
     """Return the path or URL of the store: `$CINGULUM_STORE`, else `jobs.db` in `home()`."""
     return os.environ.get("CINGULUM_STORE") or home() / "jobs.db"
-
-
-# Columns of a job that its folder tells.
-_NOTED = ("token", "launcher", "place", "site", "external", "folder", "user", "submitter", "submitted")
 
 
 class Store:
@@ -109,26 +106,8 @@ class Store:
 
         Those that it has, by their tokens, stay as they are. A job keeps its number where that is free.
         """
-        table = tables.jobs
-        taken_in = []
         with tables.writing(self._engine) as connection:
-            known = set(connection.execute(sql.select(table.c.token)).scalars())
-            numbers = set(connection.execute(sql.select(table.c.number)).scalars())
-            for job in noted:
-                if job.token in known:
-                    continue
-                values = {key: getattr(job, key) for key in _NOTED}
-                if job.number is not None and job.number not in numbers:
-                    values["number"] = job.number
-                number = statements.insert(connection, values, job.spec, time.time())
-                admission.follow(connection, number, job.spec, "SUBMITTING")
-                taken_in.append(number)
-                numbers.add(number)
-            if connection.dialect.name == "postgresql":  # it counts on from its own count
-                newest = sql.select(sql.func.max(table.c.number)).scalar_subquery()
-                counter = sql.func.pg_get_serial_sequence("jobs", "number")
-                connection.execute(sql.select(sql.func.setval(counter, newest)))
-        return taken_in
+            return restoring.take_in(connection, noted)
 
     def check_whole(self) -> None:
         """Read all of it; raises DamagedStoreError where SQLite's file is damaged."""
