@@ -18,7 +18,7 @@ from trainer.config import RunConfig
 from trainer.errors import InputError
 from trainer.planning.placement import costs
 from trainer.planning.profile import Profile, ProfiledHandling
-from trainer.planning.simulation import collectives, devices
+from trainer.planning.simulation import devices
 from trainer.planning.simulation.cluster import Cluster
 from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.profiling import groups, plans, simulating
@@ -108,8 +108,7 @@ def planned(
     model = network_of(job_of(cell, section))
     if section["name"] in placement_rank.WHOLE:
         return _of_whole(known, cell, section, model)
-    ranks, replicas = cell["ranks"], section.get("replicas", 1)
-    rates, own = cell["rates"], profile(known, cell, section)
+    ranks, rates, own = cell["ranks"], cell["rates"], profile(known, cell, section)
     fabrics = {rate: ClusterFabric(cluster(known, rate), ranks) for rate in rates}
     profiles = {rate: devices.scaled(own, fabric) for rate, fabric in fabrics.items()}
     with tempfile.TemporaryDirectory() as folder:
@@ -126,18 +125,10 @@ def planned(
         "memory_bytes": [rank.total for rank in whole.memory],
         "plan": whole.file.text(),
     }
-    size, group = ranks // replicas, whole
-    parts = {rate: ClusterFabric(cluster(known, rate), size) for rate in rates}
-    of_group = {rate: devices.scaled(own, fabric) for rate, fabric in parts.items()}
-    if replicas > 1:
-        alone = config_of({**cell, "samples": cell["samples"] // replicas}, {**section, "replicas": 1})
-        asked = plans.Asked.of(alone, model, size, of_group[rates[0]])
-        group = plans.outlook(asked, alone.train.strategy, planners_too=False)
-    found["simulated_s"] = {}
-    for rate, fabric in fabrics.items():
-        played = groups.play(group, of_group[rate], fabric, deviation=0.0)
-        between = collectives.Direct(size, replicas, fabric)
-        found["simulated_s"][rate] = groups.together(played, group, fabric, between)[0].step_s
+    found["simulated_s"] = {
+        rate: groups.play(whole, profiles[rate], fabric, deviation=0.0).step.step_s
+        for rate, fabric in fabrics.items()
+    }
     return found
 
 

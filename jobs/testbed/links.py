@@ -8,13 +8,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from jobs.testbed import namespaces, programs
-from jobs.testbed.layout import NETWORK, address, check_rate
+from jobs.testbed.layout import NETWORK, address, bytes_per_second, check_rate
 from trainer.errors import LauncherError
 
 _BRIDGE = "br0"
 # Linux's own choice, whatever the machine's: docs/decisions/0028-congestion-control.md.
 CONGESTION_CONTROL = "cubic"
 _AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+# Payload of a packet, and Linux's own limit to how many of them it joins.
+_PACKET, _MOST_JOINED = 1448, 65535
+# What passes at once after a pause, and what the kernel joins, in seconds of the rate; two packets at least.
+_BURST_S, _JOINED_S = 125e-6, 64e-6
 
 
 def make_switch(folder: Path) -> None:
@@ -88,7 +92,9 @@ def ports(folder: Path) -> dict[str, bool]:
 def shape(folder: Path, host: str, rate: str | None) -> None:
     """Limit a host's link to a rate, each way; None: no limit.
 
-    htb with a burst of 16 kB holds the rate within a few per cent, also for single messages of MPI;
+    A real link sends one packet after the other. htb lets pass at once what it has saved up in a pause, and
+    then one more of what the kernel hands over, however many packets are joined in it: so both are kept
+    small, or messages of up to 64 kB would take no time (docs/decisions/0060-links-that-serialise.md).
     tbf needs a burst that lets small messages pass unshaped.
     """
     number = namespaces.need(folder, host)
@@ -108,8 +114,24 @@ def shape(folder: Path, host: str, rate: str | None) -> None:
                 f"shaping the link of {host}",
                 given=f"qdisc add dev {device} root handle 1: htb default 10\n"
                 f"class add dev {device} parent 1: classid 1:10 htb rate {limit} ceil {limit} "
-                "burst 16kb cburst 16kb quantum 60000\n",
+                f"burst {_burst(rate)} cburst {_burst(rate)} quantum 60000\n",
             )
+        programs.run(
+            [*inside, "ip", "link", "set", "dev", device, "gso_max_segs", str(_joined(rate))],
+            f"telling the link of {host} how many packets to join",
+        )
+
+
+def _burst(rate: str) -> int:
+    """Bytes that pass at once after a pause."""
+    return max(2 * _PACKET, round(bytes_per_second(rate) * _BURST_S))
+
+
+def _joined(rate: str | None) -> int:
+    """Packets that are handed over at once."""
+    if rate is None:
+        return _MOST_JOINED
+    return max(2, round(bytes_per_second(rate) * _JOINED_S / _PACKET))
 
 
 def _switch(folder: Path) -> list[str]:

@@ -54,6 +54,32 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
         times.append(time.monotonic() - started)
 print(1000 * statistics.median(times))
 """
+# Answers each message of 32 kB; times some of them, each after a pause, and prints the median in milliseconds.
+ANSWER = """
+import socket
+with socket.create_server(("", 5004)) as server:
+    print("ready", flush=True)
+    link, _ = server.accept()
+    link.settimeout(20)
+    for _ in range(10):
+        left = 32_000
+        while left:
+            left -= len(link.recv(left))
+        link.sendall(b"x")
+"""
+ONE_MESSAGE = """
+import socket, statistics, sys, time
+with socket.create_connection((sys.argv[1], 5004), timeout=20) as link:
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    times = []
+    for _ in range(10):
+        time.sleep(0.02)
+        started = time.monotonic()
+        link.sendall(bytes(32_000))
+        link.recv(1)
+        times.append(time.monotonic() - started)
+print(1000 * statistics.median(times))
+"""
 # Holds a connection open for ever; says in 2 s what came through it.
 HOLD = """
 import socket
@@ -138,6 +164,14 @@ def test_a_shaped_link_carries_its_rate_in_both_directions(cluster, sender, rece
     assert 90 < megabits(cluster, sender, receiver) < 98
     cluster.shape("n1", None)
     assert megabits(cluster, sender, receiver) > 200
+
+
+def test_a_message_after_a_pause_takes_its_bytes_time_too(cluster):
+    # 32,000 bytes are 2.68 ms at 100 Mbit/s with their headers; a link that saves up takes none for them.
+    cluster.shape("n1", "100mbit")
+    assert 2.2 < float(between(cluster, ANSWER, ONE_MESSAGE, "n2", "n1")[1]) < 4.5
+    cluster.shape("n1", None)
+    assert float(between(cluster, ANSWER, ONE_MESSAGE, "n2", "n1")[1]) < 2
 
 
 def test_connections_share_a_link_by_linux_own_rule_whatever_the_machine_takes(cluster):

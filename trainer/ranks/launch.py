@@ -15,6 +15,12 @@ from trainer.errors import ConfigError, LaunchError, WorldError
 if TYPE_CHECKING:
     from trainer.config.strategy import RingConfig, ServerConfig
 
+# Up to so many bytes Open MPI sends over TCP without asking the receiver first, its own envelope included.
+_EAGER = "OMPI_MCA_btl_tcp_eager_limit"
+_ENVELOPE = 2**12
+# It keeps buffers of this size, 32 at a time.
+_MOST_EAGER = 2**22
+
 # Set where the site has not set them, before MPI_Init. Figures: docs/decisions/0003-gradient-reduction.md.
 SETTINGS = {
     # A rank that waits gives its core away: Horovod's thread polls in MPI calls all the time.
@@ -25,6 +31,8 @@ SETTINGS = {
     # Over TCP, a large message is pushed. With Open MPI's default each side asks for it, and that question
     # waits behind what the side itself is sending: one direction of a link idles while the other is busy.
     "OMPI_MCA_btl_tcp_flags": "send,inplace",
+    # Above 64 KiB it would still ask before the second part: docs/decisions/0061-rounds-that-do-not-ask.md.
+    _EAGER: str(2**20 + _ENVELOPE),
     # Where nothing is to be reduced Horovod's thread sleeps for so many ms, until something is, and does not
     # ask the other ranks every millisecond. Only our build knows it: docs/decisions/0029-waking-on-work.md.
     "HOROVOD_IDLE_CYCLE_TIME": "20",
@@ -32,12 +40,6 @@ SETTINGS = {
     "HOROVOD_CONTROLLER": "mpi",
     "HOROVOD_CPU_OPERATIONS": "mpi",
 }
-
-# Up to so many bytes Open MPI sends over TCP without asking the receiver first, its own envelope included.
-_EAGER = "OMPI_MCA_btl_tcp_eager_limit"
-_ENVELOPE = 2**12
-# It keeps buffers of this size, 32 at a time.
-_MOST_EAGER = 2**22
 
 _TUNED = "OMPI_MCA_coll_tuned_"
 # How Open MPI is told to take each of `train.strategy.algorithm`; docs/decisions/0020-reductions.md.
