@@ -54,7 +54,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
         times.append(time.monotonic() - started)
 print(1000 * statistics.median(times))
 """
-# Answers each message of 32 kB; times some of them, each after a pause, and prints the median in milliseconds.
+# Answers each message of 32 kB; times some of them, each after a pause; prints the median in milliseconds.
 ANSWER = """
 import socket
 with socket.create_server(("", 5004)) as server:

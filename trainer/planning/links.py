@@ -64,12 +64,22 @@ def of_round_trips(timed: Sequence[Timed]) -> Link:
     Args:
         timed: two sizes at least, ascending.
     """
+    latency, rate = of_exchanges(timed)
+    return Link(latency / 2, rate)
+
+
+def of_exchanges(timed: Sequence[Timed]) -> Link:
+    """Return the link from messages of some sizes that went both ways at the same time.
+
+    Args:
+        timed: two sizes at least, ascending.
+    """
     small, large = timed[0], timed[-1]
     longer = large.seconds - small.seconds
     if longer <= 0:  # noise: the small one says nothing
         return Link(0.0, large.size / large.seconds)
     rate = (large.size - small.size) / longer
-    return Link(max(0.0, small.seconds - small.size / rate) / 2, rate)
+    return Link(max(0.0, small.seconds - small.size / rate), rate)
 
 
 def seconds(rounds: communication.Rounds, hosts: Sequence[str], link: Link) -> float:

@@ -25,11 +25,13 @@ NAMES = ("data", "parameter-server", *plans.NAMES[1:])
 # Flows of a round of servers; more take minutes.
 MOST_FLOWS = 2_000_000
 DEFAULT_GROUP = 4
+# Of so many ranks, all groups are planned and played at once, as they train; of more, one of them.
+MOST_AT_ONCE = 16
 BY_HOST = "data, by host"
 # A row, and what makes the events of its step.
 Row = tuple[Forecast | Refused, Callable[[], Events] | None]
 # See `Strategies`; with each label.
-Plans = dict[tuple[str | None, int, int], list[tuple[str, Outlook | Impossible]]]
+Plans = dict[tuple[str | None, int, int, int], list[tuple[str, Outlook | Impossible]]]
 COMPUTED = "published FLOP/s and bandwidth of the cluster's devices"
 
 
@@ -53,8 +55,8 @@ class Strategies:
 
     Args:
         subject: the network and the cluster.
-        planned: by strategy that is wanted, ranks of a group and its samples: plans that are played as they
-            are, whatever the cluster; new ones are added.
+        planned: by strategy that is wanted, ranks that are played, their samples and replicas: plans that are
+            played as they are, whatever the cluster; new ones are added.
         show: is told what is planned, which may take a minute.
     """
 
@@ -64,7 +66,7 @@ class Strategies:
         self.subject, self.asked = subject, subject.asked
         self.planned: Plans = {} if planned is None else planned
         self.show = show
-        self.divided: dict[tuple[int, int], list[tuple[str, Outlook | Impossible, Group | None]]] = {}
+        self.divided: dict[tuple[int, int, int], list[tuple[str, Outlook | Impossible, Group | None]]] = {}
 
     def all(self, ranks: Sequence[int]) -> Simulation:
         """Return every row."""
@@ -180,8 +182,10 @@ class Strategies:
             names = plans.NAMES[1:] if self.asked.strategy is None else (self.asked.strategy,)
             yield from ((Refused(name, ranks, reason), None) for name in names)
             return
-        between = Direct(size, ranks // size, fabric)
-        for label, outlook, group in self.of_one_group(size, samples * size // ranks, fabric):
+        replicas = ranks // size if ranks <= MOST_AT_ONCE else 1
+        played = size * replicas
+        between = Direct(played, ranks // played, fabric)
+        for label, outlook, group in self.of_one_group(played, samples * played // ranks, replicas, fabric):
             if isinstance(outlook, Impossible) or group is None:
                 reason = outlook.reason if isinstance(outlook, Impossible) else ""
                 yield Refused(label, ranks, reason), None
@@ -190,7 +194,7 @@ class Strategies:
             sent = Exchanged(
                 0.0, 0.0,
                 max(one.bytes for one in outlook.sent) + crossed.sent,
-                ranks // size * sum(one.bytes for one in outlook.sent) + crossed.all_sent,
+                ranks // played * sum(one.bytes for one in outlook.sent) + crossed.all_sent,
             )  # fmt: skip
             way = f"{ranks // size} group(s) of {size}: {outlook.way}"
             most = max(one.total for one in outlook.memory)
@@ -198,16 +202,17 @@ class Strategies:
             yield row, functools.partial(timeline.of_played, group.played)
 
     def of_one_group(
-        self, size: int, samples: int, fabric: ClusterFabric
+        self, size: int, samples: int, replicas: int, fabric: ClusterFabric
     ) -> list[tuple[str, Outlook | Impossible, Group | None]]:
-        """Return what each strategy makes of the samples of one group; planned and played once."""
-        if (size, samples) not in self.divided:
+        """Return what each strategy makes of the samples of so many ranks; planned and played once."""
+        key = size, samples, replicas
+        if key not in self.divided:
             profile = self.subject.profile(samples, ClusterFabric(self.asked.cluster, size))
-            key = self.asked.strategy, size, samples
-            if key not in self.planned:
-                self.planned[key] = self.plans(size, samples, profile)
+            wanted = self.asked.strategy, *key
+            if wanted not in self.planned:
+                self.planned[wanted] = self.plans(size, samples, replicas, profile)
             least_s = 0.0 if self.asked.profile else fabric.device(0).operation_s.value
-            self.divided[size, samples] = [
+            self.divided[key] = [
                 (
                     label,
                     outlook,
@@ -217,11 +222,13 @@ class Strategies:
                         outlook, profile, fabric, deviation=self.subject.deviation, least_s=least_s
                     ),
                 )
-                for label, outlook in self.planned[key]
+                for label, outlook in self.planned[wanted]
             ]
-        return self.divided[size, samples]
+        return self.divided[key]
 
-    def plans(self, size: int, samples: int, profile: Profile) -> list[tuple[str, Outlook | Impossible]]:
+    def plans(
+        self, size: int, samples: int, replicas: int, profile: Profile
+    ) -> list[tuple[str, Outlook | Impossible]]:
         """Divide the network by each strategy that is wanted."""
         train = self.subject.config.train.model_copy(update={"global_batch": samples})
         asked = plans.Asked(
@@ -233,16 +240,19 @@ class Strategies:
             profile,
         )
         found = []
-        for section in compared.sections(asked.network, asked.ranks, asked.samples, asked.profile):
+        each = size // replicas, asked.samples // replicas
+        for section in compared.sections(asked.network, *each, asked.profile):
             if section.name != "data" and self.asked.strategy in (None, section.name):
                 label = compared.label(section)
                 self.show(f"planning {label} on {size} rank(s), {samples} sample(s)")
-                found.append((label, plans.tried(asked, self.with_own_keys(section), planners_too=False)))
+                found.append(
+                    (label, plans.tried(asked, self.with_own_keys(section, replicas), planners_too=False))
+                )
         return found
 
-    def with_own_keys(self, section: StrategySection) -> StrategySection:
-        """Return the configuration's own section in place of its equal, for one group."""
+    def with_own_keys(self, section: StrategySection, replicas: int) -> StrategySection:
+        """Return a section with so many replicas; the configuration's own one in place of its equal."""
         own = self.subject.config.train.strategy
-        if compared.label(own) != compared.label(section) or not hasattr(own, "replicas"):
-            return section
-        return own.model_copy(update={"replicas": 1})
+        if compared.label(own) == compared.label(section) and hasattr(own, "replicas"):
+            section = own
+        return section.model_copy(update={"replicas": replicas})

@@ -1,7 +1,7 @@
 """Latency and rate of the links between ranks, over the messages that strategies send.
 
-A rank sends to another, which answers with next to nothing; one pair at a time, each pair both ways. Messages
-go as they do in a step, from inside a compiled function.
+Two ranks send to each other at the same time, as in a step, where what acknowledges one way takes its part of
+the other; one pair after the other. Messages go from inside a compiled function, as in a step, too.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from trainer.telemetry.link_probe import SIZES, expected
 MOST_RANKS = 16
 
 REPEATS = 6
-# Messages of a call, one after the other: starting a call is no part of a link.
+# Of a call, one after the other: starting a call is no part of a link.
 MESSAGES, OF_MANY = 8, 2**16
 # A further size is left out where its repeats would take longer than this at the rate seen so far.
 MOST_S = 0.5
-_LOAD, _ANSWER, _SIZE = 1, 2, 3
+_LOAD, _SIZE = 1, 2
 
 # Source and target.
 Pair = tuple[int, int]
@@ -44,17 +44,17 @@ def measure(world: World, show: Callable[[int, int], None]) -> list[list[Link | 
     if world.links is None or world.size == 1:
         return [[None] * world.size for _ in range(world.size)]
     chosen = measured(world.hosts)
-    pairs = sorted(set(chosen.values()))
+    pairs = sorted({(min(pair), max(pair)) for pair in chosen.values()})
     timed: dict[Pair, Link] = {}
     exchange = open_exchange(world)
     try:
         world.barrier()
-        for number, (source, target) in enumerate(pairs):
+        for number, (one, other) in enumerate(pairs):
             show(number, len(pairs))
-            if world.rank == source:
-                timed[source, target] = links.of_round_trips(_ask(exchange, target))
-            elif world.rank == target:
-                _answer(exchange, source)
+            if world.rank in (one, other):
+                peer = other if world.rank == one else one
+                found = _timed(exchange, peer, leads=world.rank == one)
+                timed[world.rank, peer] = links.of_exchanges(found)
             world.barrier()
         show(len(pairs), len(pairs))
     finally:
@@ -77,66 +77,47 @@ def measured(hosts: Sequence[str]) -> dict[Pair, Pair]:
     return {(a, b): first.setdefault((hosts[a], hosts[b]), (a, b)) for a, b in pairs}
 
 
-def _ask(exchange: Exchange, target: int) -> list[Timed]:
-    """Return seconds of a message of each size until its answer; the first call of a size is dropped."""
+def _timed(exchange: Exchange, peer: int, *, leads: bool) -> list[Timed]:
+    """Return seconds of an exchange with a rank, of each size; the first call of a size is dropped.
+
+    Of the two, the one that leads decides which sizes are timed.
+    """
     found: list[Timed] = []
-    for size in SIZES:
-        count = _count(size)
-        if (REPEATS + 1) * count * expected(found, size) > MOST_S:
+    for size in (*SIZES, 0):
+        count = MESSAGES if size <= OF_MANY else 1
+        if leads and (REPEATS + 1) * count * expected(found, size) > MOST_S:
+            size = 0
+        if _agreed(exchange, peer, size, leads=leads) == 0:
             break
-        _tell(exchange, target, size)
-        load, answer = Parcel(target, _LOAD, size // 4, tf.float32), Parcel(target, _ANSWER, 1, tf.float32)
-        call = _again(count, lambda load=load, answer=answer: _trip(exchange, load, answer))
+        parcel = Parcel(peer, _LOAD, size // 4, tf.float32)
+        call = _swaps(exchange, parcel, count)
         took = []
         for _ in range(REPEATS + 1):
             began = time.perf_counter()
             call().numpy()
             took.append(time.perf_counter() - began)
         found.append(Timed(size, statistics.median(took[1:]) / count))
-    _tell(exchange, target, 0)
     return found
 
 
-def _answer(exchange: Exchange, source: int) -> None:
-    """Answer a rank until it has measured."""
-    while size := int(exchange.move([], [], [Parcel(source, _SIZE, 1, tf.int32)])[0][0].numpy()[0]):
-        load, answer = Parcel(source, _LOAD, size // 4, tf.float32), Parcel(source, _ANSWER, 1, tf.float32)
-        call = _again(_count(size), lambda load=load, answer=answer: _trip_back(exchange, load, answer))
-        for _ in range(REPEATS + 1):
-            call().numpy()
+def _agreed(exchange: Exchange, peer: int, size: int, *, leads: bool) -> int:
+    """Return the size that comes next, 0 for none: of the rank that leads."""
+    parcel = Parcel(peer, _SIZE, 1, tf.int32)
+    if leads:
+        exchange.move([tf.constant([size])], [parcel], [])
+        return size
+    return int(exchange.move([], [], [parcel])[0][0].numpy()[0])
 
 
-def _tell(exchange: Exchange, target: int, size: int) -> None:
-    """Say which size comes next; 0: none."""
-    exchange.move([tf.constant([size])], [Parcel(target, _SIZE, 1, tf.int32)], [])
-
-
-def _count(size: int) -> int:
-    """Messages of a call."""
-    return MESSAGES if size <= OF_MANY else 1
-
-
-def _trip(exchange: Exchange, load: Parcel, answer: Parcel) -> Any:
-    """Send a message, and return what to wait for until its answer is there."""
-    return exchange.move([tf.zeros(load.elements)], [load], [answer])[1]
-
-
-def _trip_back(exchange: Exchange, load: Parcel, answer: Parcel) -> Any:
-    """Wait for a message, answer it, and return what to wait for."""
-    _, there = exchange.move([], [], [load])
-    with tf.control_dependencies([there]):
-        return exchange.move([tf.zeros(1)], [answer], [])[1]
-
-
-def _again(count: int, trip: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a compiled call that does so many trips, one after the other."""
+def _swaps(exchange: Exchange, parcel: Parcel, count: int) -> Callable[[], Any]:
+    """Return a compiled call that sends so many messages, each until one of the same size has come."""
 
     @tf.function(autograph=False)
     def call() -> Any:
         last: list[Any] = []
         for _ in range(count):
             with tf.control_dependencies(last):
-                last = [trip()]
+                last = [exchange.move([tf.zeros(parcel.elements)], [parcel], [parcel])[1]]
         with tf.control_dependencies(last):
             return tf.zeros(())
 
