@@ -1,6 +1,7 @@
 """How long a training takes that is to be submitted, and whether its time limit can hold that.
 
-An earlier run of the same configuration says it best, then a profile. TensorFlow is not imported.
+An earlier run of the same configuration says it best, then a profile. TensorFlow is not imported: what needs
+it is simulated in a process of its own, which may take a few seconds.
 """
 
 from __future__ import annotations
@@ -149,7 +150,8 @@ def _by_profile(
         each_s = expecting.epoch_s(config, Profile.read(Path(path)), links, nodes=nodes, each=each)
     except ConfigError as error:
         raise ConfigError(f"{nothing}, and {error.message}; see `{simulate} --profile {path}`") from None
-    return each_s, f"{path}: {_words(each_s)} per epoch, by {'its links' if links is None else name}"
+    how = "by" if config.train.strategy.name == "data" else "simulated on"
+    return each_s, f"{path}: {_words(each_s)} per epoch, {how} {'its links' if links is None else name}"
 
 
 def _limit(prepared: Prepared, main: JobSpec) -> tuple[int | None, float | None]:

@@ -36,6 +36,7 @@ def test_two_ranks_have_two_devices_and_links_both_ways(launch: Launch, config, 
     assert there != back
     assert all(1e-6 < seconds < 0.1 for seconds in profile["handling"]["message_s"])
     assert all(0 <= seconds < 1e-6 for seconds in profile["handling"]["byte_s"])
+    assert len(profile["task_s"]) == 2 and all(0 <= seconds < 1e-3 for seconds in profile["task_s"])
 
 
 def test_an_error_is_told_once(launch: Launch, config, tmp_path) -> None:

@@ -107,7 +107,7 @@ def profile_of_two(config: Path, factor: float) -> Path:
             seconds = times * one["flops"] / 1e9
             one.update({f"{way}_s": [seconds, seconds * factor], f"{way}_spread_s": [0.0, 0.0]})
     link = {"latency_s": 1e-6, "bytes_per_second": 1e12}
-    tree["links"] = [[None, link], [link, None]]
+    tree |= {"links": [[None, link], [link, None]], "task_s": None}
     out.write_text(json.dumps(tree))
     return out
 

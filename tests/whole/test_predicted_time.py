@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
+import json
 from pathlib import Path
 
 import pytest
+import tiny_runs
 from made_up_run import make_shards
 from planned_networks import small
 from pretended_slurm import told
 
 from cingulum import cli
 from trainer import config as configuration
+from trainer.data.loading import order
+from trainer.data.shards.index_reading import read_index
 from trainer.errors import InputError
 from trainer.planning.simulation import cluster, devices
 from trainer.planning.simulation.fabric import ClusterFabric
+from trainer.profiling import expecting, simulated_apart
+from trainer.profiling.simulating import Strategies
+from trainer.profiling.subject import Asked, Subject
 from trainer.run_folder.record import RunFolder
 from trainer.run_folder.run_record import RunRecord
 from trainer.telemetry import earlier_runs
@@ -121,6 +130,38 @@ def test_a_profile_says_it_with_the_links_of_a_cluster(slurm, capsys, tmp_path):
     assert refused["seconds"] is None and "the links of 2 rank(s)" in refused["said"]
     divided = said_of(capsys, *words, "train.strategy.name=spatial")
     assert "a profile alone does not tell it of train.strategy=spatial" in divided["said"]
+
+
+def test_a_divided_network_is_simulated_where_there_are_a_profile_and_a_cluster(
+    slurm, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(simulated_apart, "LIMIT_S", 120.0)
+    (tmp_path / "shards" / "index.json").unlink()
+    tiny_runs.make_shards(tmp_path / "shards")
+    changes = ("model.name=tiny", "train.strategy.name=spatial")
+    config, hosts = configuration.load(Path("mine.yaml"), changes), cluster.load("cpu-ethernet")
+    each = hosts.hosts[0].model_copy(update={"devices": 1})
+    hosts = hosts.model_copy(update={"hosts": (each,)})
+    subject = Subject(Asked(config, hosts, "spatial", group=2))
+    profile = subject.profile(1, ClusterFabric(hosts, 1)).model_copy(update={"task_s": (1e-4,)})
+    (tmp_path / "profile.json").write_text(profile.text())
+    measured = subject.on(dataclasses.replace(subject.asked, profile=profile))
+    row, _ = next(Strategies(measured).strategies(ClusterFabric(hosts, 2)))
+    words = (*changes, "--profile", "profile.json", "--nodes", "2", "--cluster", "cpu-ethernet")
+    found = said_of(capsys, *words, "--time", "1")
+    steps = order.steps_per_epoch(expecting._samples(config, read_index(config.data.shards)), 12)
+    assert found["seconds"] == pytest.approx(80 * steps * row.step.step_s)
+    assert "profile.json: " in found["source"] and "simulated on cpu-ethernet" in found["source"]
+    hypergraph = (*words, "train.strategy.name=hypergraph", "train.strategy.replicas=auto")
+    assert "replicas=auto is decided when it starts" in said_of(capsys, *hypergraph)["said"]
+    with monkeypatch.context() as here:
+        # What the process of its own says of a network that the profile is not of, in this one.
+        wider = configuration.load(Path("mine.yaml"), [*changes, "model.width=9"])
+        here.setattr("sys.stdin", io.StringIO(simulated_apart.asked(wider, profile, hosts, 2)))
+        simulated_apart.main()
+        assert json.loads(capsys.readouterr().out)["refused"].startswith("The profile of tiny has ")
+    monkeypatch.setattr(simulated_apart, "LIMIT_S", 0.001)
+    assert "simulating train.strategy=spatial takes longer than 0 s" in said_of(capsys, *words)["said"]
 
 
 def test_the_epochs_until_a_value_are_those_of_a_run(slurm):

@@ -17,7 +17,8 @@ from trainer import config as configuration
 from trainer.planning.profile import Profile
 from trainer.profiling import story
 from trainer.strategies.placed import computing
-from trainer.strategies.placed.profiling import timing
+from trainer.strategies.placed.player import Player
+from trainer.strategies.placed.profiling import launching, timing
 from trainer.strategies.placed.reading import read
 
 # How far a sum of operations, each measured alone, may be from the step that has them all, on a machine with
@@ -78,6 +79,7 @@ def test_every_operation_is_there_and_the_times_add_up_to_about_a_step(tmp_path)
     )
     assert profile.operation("stage1_conv").output_bytes == 4 * 4 * 16**3 * 8
     assert profile.update.parameters == network.parameters and profile.update.seconds[0] > 0
+    assert profile.task_s is not None and len(profile.task_s) == 1 and 0 <= profile.task_s[0] < 1e-3
     step = step_s(made, profile.batch)
     assert step / FACTOR < profile.step_s(0) < step * FACTOR
 
@@ -101,6 +103,19 @@ def step_s(made: story._Prepared, batch: int) -> float:
         step(x).numpy()
         took.append(time.perf_counter() - began)
     return statistics.median(took[2:])
+
+
+def test_what_a_task_takes_besides_its_operation_is_measured(quick, monkeypatch):
+    class Slow(Player):
+        def _computed(self, *rest):
+            with tf.control_dependencies([tf.py_function(lambda: time.sleep(0.002), [], [])]):
+                return tf.identity(super()._computed(*rest))
+
+    monkeypatch.setattr(launching, "Player", Slow)
+    monkeypatch.setattr(launching, "_REPEATS", 3)
+    monkeypatch.setattr(launching, "_LONG", 4)
+    # Of both tasks of an operation, computing it and differentiating it.
+    assert 0.001 < launching._measured.__wrapped__("float32") < 0.02
 
 
 def test_of_equal_operations_one_is_measured(tmp_path, shards, quick, monkeypatch):

@@ -1,6 +1,7 @@
-"""What an epoch of data parallelism would take, from a profile and an index alone: no network is built.
+"""What an epoch would take, from a profile and an index.
 
-Neither slow ranks, reading, evaluation, checkpoints nor failures are in it.
+For data parallelism no network is built; what a divided network takes is simulated apart. Neither reading,
+evaluation, checkpoints nor failures are in it; slow ranks are, of divided networks.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from trainer.planning.profile import Profile
 from trainer.planning.simulation import collectives
 from trainer.planning.simulation.cluster import Cluster
 from trainer.planning.simulation.fabric import ClusterFabric, Fabric, PairLinks
+from trainer.profiling import simulated_apart
 
 _MIB = 2**20
 
@@ -28,37 +30,48 @@ def epoch_s(config: RunConfig, profile: Profile, cluster: Cluster | None, *, nod
     Args:
         config: of the run. How many volumes train follows from the shares of its splits.
         profile: of its network.
-        cluster: whose links count, those of its first hosts; None: those of the profile.
+        cluster: whose links count, those of its first hosts; None: those of the profile, which tell nothing
+            of divided networks.
         nodes: hosts.
         each: ranks on each.
 
     Raises:
-        ConfigError: the profile is of another network or of too few ranks, or the strategy is not `data`.
+        ConfigError: the profile is of another network or of too few ranks, or it does not tell it of the
+            strategy.
         ShardError: the shard set has no index that can be read.
     """
-    train = config.train
-    if not isinstance(train.strategy, RingConfig):
-        raise ConfigError(f"a profile alone does not tell it of train.strategy={train.strategy.name}")
+    strategy, ranks = config.train.strategy, nodes * each
+    if isinstance(strategy, RingConfig):
+        steps, fabric = _steps(config, profile), _fabric(profile, cluster, nodes, each)
+        return steps * _step_s(config, strategy, profile, fabric, ranks)
+    if cluster is None or strategy.name not in simulated_apart.NAMES:
+        raise ConfigError(f"a profile alone does not tell it of train.strategy={strategy.name}")
+    return _steps(config, profile) * simulated_apart.step_s(config, profile, _hosts(cluster, each), ranks)
+
+
+def _steps(config: RunConfig, profile: Profile) -> int:
+    """Updates of an epoch, about; see that the profile is of the network."""
     index = read_index(config.data.shards)
     shape = (*(config.data.patch.size if config.data.patch else index.shape[:3]), index.shape[3])
     known = (profile.network, profile.sample_shape, profile.precision)
-    wanted = (config.model.name, shape, train.precision)
+    wanted = (config.model.name, shape, config.train.precision)
     if known != wanted:
         raise ConfigError(f"the profile is of {_named(*known)}, not of {_named(*wanted)}")
-    steps = order.steps_per_epoch(_samples(config, index), train.global_batch)
-    return steps * _step_s(
-        config, train.strategy, profile, _fabric(profile, cluster, nodes, each), nodes * each
-    )
+    return order.steps_per_epoch(_samples(config, index), config.train.global_batch)
 
 
 def _step_s(config: RunConfig, ring: RingConfig, profile: Profile, fabric: Fabric, ranks: int) -> float:
     train, times = config.train, config.train.accumulation
     samples = micro_batch(train.global_batch, world_size=ranks, accumulation=times)
     names = [one.name for one in profile.operations]
+    tasks = sum(bool(one.measured) for one in profile.operations)
 
     def passes(rank: int) -> tuple[float, float]:
-        backward = math.fsum(profile.backward_s(name, rank, samples) for name in names)
-        return math.fsum(profile.forward_s(name, rank, samples) for name in names) + backward, backward
+        besides = tasks * profile.each_s(rank)
+        backward = besides + math.fsum(profile.backward_s(name, rank, samples) for name in names)
+        return besides + math.fsum(
+            profile.forward_s(name, rank, samples) for name in names
+        ) + backward, backward
 
     both_s, backward_s = max(map(passes, range(profile.ranks)))
     update_s = max(profile.update.seconds)
@@ -86,8 +99,13 @@ def _fabric(profile: Profile, cluster: Cluster | None, nodes: int, each: int) ->
                 f"the profile has the links of {profile.ranks} rank(s), and no cluster file is named"
             )
         return PairLinks(profile)
+    return ClusterFabric(_hosts(cluster, each), nodes * each)
+
+
+def _hosts(cluster: Cluster, each: int) -> Cluster:
+    """Return a cluster of its first kind of hosts, with so many devices in each."""
     hosts = cluster.hosts[0].model_copy(update={"devices": each, "count": None})
-    return ClusterFabric(cluster.model_copy(update={"hosts": (hosts,)}), nodes * each)
+    return cluster.model_copy(update={"hosts": (hosts,)})
 
 
 def _samples(config: RunConfig, index: Index) -> int:

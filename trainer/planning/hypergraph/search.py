@@ -7,9 +7,10 @@ where one group alone would gain nothing by a change, since its neighbours would
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +66,6 @@ class Search:
     Attributes:
         choices: see above.
         loads: of each group, seconds on each rank for each choice, `(choices, ranks)`.
-        touching: of each group, what crosses by it.
     """
 
     def __init__(
@@ -89,11 +89,21 @@ class Search:
         ]
         whole = machine.seconds
         ideal = 1 / (1 / np.maximum(whole, 1e-300)).sum(axis=1)
+        # Of each choice, seconds of its busiest rank.
+        self._longest = [load.max(axis=1).tolist() for load in self.loads]
         self._fair = float(ideal[whole.max(axis=1) > 0].sum())
-        self.touching: dict[int, list[Term]] = {}
+        self._touching: dict[int, list[Term]] = {}
         for term in traffic.terms:
             for group in term.groups:
-                self.touching.setdefault(group, []).append(term)
+                self._touching.setdefault(group, []).append(term)
+        # Of the groups of a change: what crosses by any of them.
+        self._touched: dict[tuple[int, ...], list[Term]] = {}
+        # Of each term: from layouts to those of its groups, and what these cost terms that are alike.
+        costs: dict[int, dict[Any, float]] = {}
+        self._known = {
+            term.name: (operator.itemgetter(*term.groups), costs.setdefault(traffic.alike[term.name], {}))
+            for term in traffic.terms
+        }
         self._by_label: dict[str, dict[int, int]] = {}
         for number, some in enumerate(choices):
             for index, choice in enumerate(some):
@@ -108,7 +118,7 @@ class Search:
         """Return what choices cost."""
         divided = [some[index].layout for some, index in zip(self.choices, chosen, strict=True)]
         load = sum(self.loads[number][index] for number, index in enumerate(chosen))
-        cost = sum(self.crossing(term, divided) for term in self._traffic.terms)
+        cost = sum(self.crossing(self._traffic.terms, divided, list(map(id, divided))))
         return Value(self.over(load), cost + sum(self.computing(n, i) for n, i in enumerate(chosen)))
 
     def descend(self, start: Chosen) -> tuple[Chosen, Value]:
@@ -153,10 +163,34 @@ class Search:
 
     def computing(self, number: int, index: int) -> float:
         """Return what a choice for a group costs by itself."""
-        return float(self.loads[number][index].max()) if self._objective == "time" else 0.0
+        return self._longest[number][index] if self._objective == "time" else 0.0
 
-    def crossing(self, term: Term, divided: Sequence[Layout]) -> float:
-        """Return what a tensor or variable costs."""
+    def touched(self, groups: tuple[int, ...]) -> list[Term]:
+        """Return what crosses by any of some groups, each once."""
+        if groups not in self._touched:
+            found = {term.name: term for number in groups for term in self._touching.get(number, ())}
+            self._touched[groups] = list(found.values())
+        return self._touched[groups]
+
+    def crossing(self, terms: Sequence[Term], divided: Sequence[Layout], ids: Sequence[int]) -> list[float]:
+        """Return what tensors or variables cost.
+
+        Args:
+            terms: that are looked at.
+            divided: the layouts of all groups.
+            ids: of these objects; layouts that are equal and not the same one are rare.
+        """
+        found = []
+        for term in terms:
+            own, known = self._known[term.name]
+            key = own(ids)
+            cost = known.get(key)
+            if cost is None:
+                cost = known[key] = self._crossing(term, divided)
+            found.append(cost)
+        return found
+
+    def _crossing(self, term: Term, divided: Sequence[Layout]) -> float:
         found = self._traffic.crossing(term, divided)
         if self._objective == "volume":
             return float(found.total)
@@ -175,35 +209,42 @@ class _State:
     def __init__(self, search: Search, chosen: Chosen) -> None:
         self._search, self.chosen = search, list(chosen)
         self._divided = [some[i].layout for some, i in zip(search.choices, chosen, strict=True)]
+        self._ids = list(map(id, self._divided))
         self._load = np.sum([search.loads[n][i] for n, i in enumerate(chosen)], axis=0)
-        terms = {term.name: term for some in search.touching.values() for term in some}
-        self._crossing = {name: search.crossing(term, self._divided) for name, term in terms.items()}
+        terms = search.touched(tuple(range(len(chosen))))
+        self._crossing = {
+            term.name: cost
+            for term, cost in zip(terms, search.crossing(terms, self._divided, self._ids), strict=True)
+        }
 
     def changed(self, change: dict[int, int]) -> bool:
         """Change some groups if that is better; return whether it was."""
         search = self._search
-        touched = {term.name: term for number in change for term in search.touching.get(number, ())}
-        before = sum(self._crossing[name] for name in touched)
-        before += sum(search.computing(number, self.chosen[number]) for number in change)
-        old = {number: (self.chosen[number], self._divided[number]) for number in change}
+        touched = search.touched(tuple(change))
+        before = sum([self._crossing[term.name] for term in touched])
+        before += sum([search.computing(number, self.chosen[number]) for number in change])
+        old = {number: self._divided[number] for number in change}
         load = self._load.copy()
         for number, index in change.items():
             load += search.loads[number][index] - search.loads[number][self.chosen[number]]
-            self._divided[number] = search.choices[number][index].layout
-        crossing = {name: search.crossing(term, self._divided) for name, term in touched.items()}
-        after = sum(crossing.values())
-        after += sum(search.computing(number, index) for number, index in change.items())
+            self._put(number, search.choices[number][index].layout)
+        crossing = search.crossing(touched, self._divided, self._ids)
+        after = sum(crossing) + sum([search.computing(number, index) for number, index in change.items()])
         over, was = search.over(load), search.over(self._load)
         scale = max(abs(before), 1e-300)
         if over < was - _LEAST_GAIN or (over <= was + _LEAST_GAIN and after < before - _LEAST_GAIN * scale):
             self._load = load
-            self._crossing |= crossing
+            for term, cost in zip(touched, crossing, strict=True):
+                self._crossing[term.name] = cost
             for number, index in change.items():
                 self.chosen[number] = index
             return True
-        for number, (_, layout) in old.items():
-            self._divided[number] = layout
+        for number, layout in old.items():
+            self._put(number, layout)
         return False
+
+    def _put(self, number: int, layout: Layout) -> None:
+        self._divided[number], self._ids[number] = layout, id(layout)
 
 
 def _shares(layout: Layout, ranks: int) -> Floats:

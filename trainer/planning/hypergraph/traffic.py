@@ -83,6 +83,10 @@ class Traffic:
         network: whose shapes hold the samples of a micro-batch.
         groups: of all its operations but inputs.
         times: micro-batches of an update, in each of which tensors cross.
+
+    Attributes:
+        terms: tensors and variables that may cross.
+        alike: a number for each term, by its name; those of one number send the same by the same layouts.
     """
 
     def __init__(self, network: Network, groups: Sequence[Group], times: int = 1) -> None:
@@ -101,7 +105,7 @@ class Traffic:
         }
         self.terms = (*self._tensors(), *self._variables())
         numbers: dict[object, int] = {}
-        self._alike = {one.name: numbers.setdefault(self._signature(one), len(numbers)) for one in self.terms}
+        self.alike = {one.name: numbers.setdefault(self._signature(one), len(numbers)) for one in self.terms}
         self._known: dict[tuple[int, tuple[int, ...]], Crossing] = {}
         self._bounds: dict[int, Bounds | None] = {}
         self._needs: dict[tuple[str, int, int], Bounds] = {}
@@ -110,7 +114,7 @@ class Traffic:
     def crossing(self, term: Term, divided: Sequence[Layout]) -> Crossing:
         """Return what a term sends, of the layouts of all groups."""
         own = [divided[number] for number in term.groups]
-        key = self._alike[term.name], tuple(map(id, own))
+        key = self.alike[term.name], tuple(map(id, own))
         found = self._known.get(key)
         if found is None:
             self._alive.update((id(one), one) for one in own)

@@ -10,6 +10,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from trainer.errors import ConfigError
 from trainer.planning.placement.boxes import Box, subtract
@@ -103,12 +104,28 @@ def exchange(
     """
     if have.shape != need.shape:
         raise ConfigError(f"{name}: the layouts are of shapes {list(have.shape)} and {list(need.shape)}.")
+    found = _planned(have, need, sums, width)
+    if isinstance(found, _Missing):
+        raise ConfigError(f"{name}: {found.target} is needed, and no rank holds {found.box}.")
+    return found
+
+
+class _Missing(NamedTuple):
+    """A piece that is needed, and a box of it that no rank holds."""
+
+    target: Piece
+    box: Box
+
+
+# Layers that are alike are divided alike, and so are many of the placements that a planner compares.
+@functools.lru_cache(maxsize=2**12)
+def _planned(have: Layout, need: Layout, sums: bool, width: int) -> Exchange | _Missing:
     sent: dict[int, int] = defaultdict(int)
     moves: list[Move] = []
     for target in need.pieces:
         found, missing = _all_parts(have, target) if sums else _one_of_each(have, target, sent)
         if missing is not None:
-            raise ConfigError(f"{name}: {target} is needed, and no rank holds {missing}.")
+            return _Missing(target, missing)
         moves += found
     return Exchange(have, need, tuple(sorted(moves)), width)
 

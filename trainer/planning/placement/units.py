@@ -240,6 +240,7 @@ def _add(held: dict[int, list[Box]], rank: int, box: Box) -> None:
     own += boxes.subtract(box, own)
 
 
+@functools.lru_cache(maxsize=2**12)
 def owners(held: Layout) -> Layout:
     """One owner for every element of a variable, among those who hold it, and the same number for each.
 

@@ -12,7 +12,7 @@ from trainer.planning.stages.steps import fitness
 
 # 4 devices, 10 partitions, and a bit.
 MOST = 2_000_000
-_BATCH = 16_384
+_BATCH = 4_096
 
 
 class Best(NamedTuple):

@@ -189,11 +189,11 @@ class _Messages(NamedTuple):
 
     Attributes:
         seconds: (N, 2 P, D), that a message to each device takes; -inf where none is sent.
-        waits: (N, 2 P, P), 0 for each stage whose same pass needs it, -inf for others.
+        readers: (2 N P, R), the stages whose same pass needs it, filled up with P: few stages read one.
     """
 
     seconds: Floats
-    waits: Floats
+    readers: Integers
 
 
 def _messages(problem: Problem, runs: _Runs) -> _Messages:
@@ -222,8 +222,18 @@ def _messages(problem: Problem, runs: _Runs) -> _Messages:
     seconds = np.full(moved.shape, -np.inf)
     n, v, target = np.nonzero(moved)
     seconds[n, v, target] = problem.message_s(moved[n, v, target], source[n, v, 0], target)
-    waits = np.where(np.concatenate([reads, returns.swapaxes(1, 2)], axis=1), 0.0, -np.inf)
-    return _Messages(seconds, waits)
+    return _Messages(seconds, _listed(np.concatenate([reads, returns.swapaxes(1, 2)], axis=1)))
+
+
+def _listed(reads: NDArray[np.bool_]) -> Integers:
+    """Return which are true along the last axis, of length P, filled up with P; all other axes as one."""
+    flat = reads.reshape(-1, reads.shape[-1])
+    row, which = np.nonzero(flat)
+    counts = np.bincount(row, minlength=len(flat))
+    before = np.cumsum(counts) - counts
+    found = np.full((len(flat), int(counts.max(initial=0))), reads.shape[-1])
+    found[row, np.arange(len(row)) - before[row]] = which
+    return found
 
 
 def _again_s(problem: Problem, runs: _Runs) -> Floats | None:
@@ -244,38 +254,47 @@ def _play(problem: Problem, runs: _Runs) -> Floats:
         [_of_stages(runs, one[each, runs.device]) for one in (problem.forward_s, problem.backward_s)], axis=1
     ).ravel()
     again = _again_s(problem, runs)
-    seconds, waits = (array.reshape(-1, array.shape[2]) for array in _messages(problem, runs))
+    seconds, readers = _messages(problem, runs)
+    seconds = seconds.reshape(-1, devices)
     holder = np.tile(runs.holder, 2).ravel()
     rows = np.arange(count)
     first_device = rows * devices
-    stage_devices = first_device[:, None] + runs.holder
+    # Devices of readers, in an array of all; that of P is not looked at.
+    holders = (first_device[:, None] + np.pad(runs.holder, ((0, 0), (0, 1)))).ravel()
+    targets = holders[readers + rows.repeat(2 * partitions)[:, None] * (partitions + 1)]
 
     free = np.zeros(count * devices)
     # The forward pass that each device has done last, if nothing came after it.
     latest = np.full(count * devices, -1)
     links = np.zeros((count * devices, devices))
-    ready = np.zeros((count * 2 * micro_batches, partitions))
+    ready = np.zeros(count * 2 * micro_batches * (partitions + 1))
+    # Of every slot (row) and assignment; where an order is over, any pass will do.
     chunks = 2 * micro_batches * runs.stage_count
-    for slot in range(int(chunks.max(initial=0))):
-        active = int(np.searchsorted(-chunks, -slot))
-        passes = table.passes[slot, runs.stage_count[:active]]
-        chunk = rows[:active] * (2 * partitions) + passes
-        backward = passes >= partitions
-        batch = (rows[:active] * 2 + backward) * micro_batches + table.micro[slot, runs.stage_count[:active]]
-        device = first_device[:active] + holder[chunk]
-        end = np.maximum(free[device], ready[batch, passes - partitions * backward]) + took[chunk]
+    slots = int(chunks.max(initial=0))
+    running = np.searchsorted(-chunks, -np.arange(slots))
+    passes = table.passes[:slots, runs.stage_count] % (2 * partitions)
+    backward = passes >= partitions
+    forward = passes - partitions * backward
+    micro = table.micro[:slots, runs.stage_count]
+    batch = ((rows * 2 + backward) * micro_batches + micro) * (partitions + 1)
+    chunk = rows * (2 * partitions) + passes
+    device = first_device + holder[chunk]
+    worked = took[chunk]
+    same = forward * micro_batches + micro
+    for slot, active in enumerate(running.tolist()):
+        now, at, of = chunk[slot, :active], device[slot, :active], batch[slot, :active]
+        end = np.maximum(free[at], ready[of + forward[slot, :active]]) + worked[slot, :active]
         if again is not None:
-            forward = passes - partitions * backward
-            same = forward * micro_batches + table.micro[slot, runs.stage_count[:active]]
-            stage = rows[:active] * partitions + forward
-            end += np.where(backward & (latest[device] != same), again[stage], 0.0)
-            latest[device] = np.where(backward, -1, same)
-        free[device] = end
-        link = links[device]
-        arrives = np.maximum(end[:, None], link) + seconds[chunk]
-        links[device] = np.maximum(link, arrives)
-        needed = arrives.ravel()[stage_devices[:active]] + waits[chunk]
-        ready[batch] = np.maximum(ready[batch], needed)
+            is_back, own = backward[slot, :active], same[slot, :active]
+            stage = rows[:active] * partitions + forward[slot, :active]
+            end += np.where(is_back & (latest[at] != own), again[stage], 0.0)
+            latest[at] = np.where(is_back, -1, own)
+        free[at] = end
+        link = links[at]
+        arrives = np.maximum(end[:, None], link) + seconds[now]
+        links[at] = np.maximum(link, arrives)
+        reading = of[:, None] + readers[now]
+        ready[reading] = np.maximum(ready[reading], arrives.ravel()[targets[now]])
     final = np.zeros((count, devices))
     for p in range(partitions):
         final[rows, runs.device[:, p]] += problem.final_s[p, runs.device[:, p]]

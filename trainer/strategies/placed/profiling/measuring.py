@@ -14,7 +14,7 @@ from trainer.ranks.agreement import agree
 from trainer.ranks.world import World
 from trainer.run_folder import machine, record
 from trainer.strategies.placed import calibration
-from trainer.strategies.placed.profiling import handling, links, operations, update
+from trainer.strategies.placed.profiling import handling, launching, links, operations, update
 from trainer.strategies.placed.profiling.operations import Loss
 
 # Takes how many of how many are done.
@@ -59,7 +59,7 @@ def measure(
     world.barrier()
     costs = agree(world, lambda: operations.measure(network, model, loss, operation))
     sizes = operations.parameter_bytes(network, model)
-    took = update.measure(optimizer, model)
+    took, task_s = update.measure(optimizer, model), launching.measure()
     between = links.measure(world, link)
     handled = handling.measure(world)
     everyones = world.allgather_object(
@@ -68,6 +68,7 @@ def measure(
             "forward": [costs[one.name].forward for one in network.operations],
             "backward": [costs[one.name].backward for one in network.operations],
             "update": took,
+            "task": task_s,
         }
     )
     return Profile(
@@ -101,6 +102,7 @@ def measure(
         ),
         links=tuple(tuple(one and form.ProfiledLink(**one._asdict()) for one in row) for row in between),
         handling=handled,
+        task_s=tuple(one["task"] for one in everyones),
     )
 
 
