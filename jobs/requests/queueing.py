@@ -13,6 +13,8 @@ from trainer.errors import JobError
 
 # Bounds of Slurm's `Nice` (man scontrol) for users.
 MOST_NICE = 2**31 - 4
+# How the reasons begin for which Slurm keeps a job that is held.
+HELD = "JobHeld"
 
 
 class NoQueueError(JobError, code="NO_QUEUE"):
@@ -50,10 +52,18 @@ def release(store: Store, job: Job, task: int | None, *, who: str) -> Job:
 
 
 def nice(store: Store, job: Job, task: int | None, by: int, *, who: str) -> Job:
-    """Let others go first: lower the priority of a job by so much; 0: as it was. Raises what `_queue_of`
-    does.
+    """Let others go first: lower the priority of a job by so much; 0: as it was.
+
+    Raises:
+        NoQueueError: it is held: a change of priority makes Slurm 22.05 forget that.
+        JobError: as `_queue_of`.
     """
     queue, external = _queue_of(job, task)
+    if any(state.state in WAITING and state.reason.startswith(HELD) for state in chosen(job, task)):
+        raise NoQueueError(
+            f"Job {job.label} is held: with another priority it might start.",
+            cure=f"First cingulum release {job.label}, which gives it its first priority back.",
+        )
     store.act(job, task, f"nice {by}", who)
     queue.nice(external, task, by)
     return _now(store, job)

@@ -224,6 +224,9 @@ def test_a_job_is_requeued_held_released_and_lowered_and_its_history_says_who(cl
         ("hold", "4711", 2),
     ]
     assert code(client.post(f"{JOBS}/4714/hold")) == (409, "NO_QUEUE")  # it runs
+    slurm.becomes("4713", "PENDING", reason="JobHeldUser")  # with another priority, Slurm lets it start
+    refused = client.post(f"{JOBS}/4713/nice", json={"by": 1})
+    assert code(refused) == (409, "NO_QUEUE") and "release 4713" in refused.json()["error"]["cure"]
     assert code(client.post(f"{JOBS}/4713/nice", json={"by": -1}))[0] == 422
     assert code(client.post(f"{JOBS}/4799/hold")) == (404, "NOT_FOUND")
     assert [one.action for one in store.actions("4714")] == []

@@ -30,8 +30,9 @@ function show(job) {
   else if (!isActive(job.state) && job.state !== "COMPLETED") found.push(button("Start again", () => act("requeue")));
   if (WAITING.includes(job.state) && job.launcher === "slurm") {
     const held = job.reason.startsWith("JobHeld");
-    found.push(held ? button("Release", () => act("release")) : button("Hold", () => act("hold")));
-    found.push(button("Let others go first", () => act("nice", {by: 1000})), button("Normal priority", () => act("nice", {by: 0})));
+    // With another priority, Slurm might start what is held.
+    if (held) found.push(button("Release", () => act("release")));
+    else found.push(button("Hold", () => act("hold")), button("Let others go first", () => act("nice", {by: 1000})), button("Normal priority", () => act("nice", {by: 0})));
   }
   if (others(job).length) found.push(button("Share", () => offer(job)));
   for (const name of job.shared_with) found.push(button(`Stop sharing with ${name}`, () => act("share", {groups: [name], stop: true})));
