@@ -150,8 +150,9 @@ def test_runs_are_submitted_watched_preempted_held_compared_and_cancelled_on_the
         page.get_by_role("button", name="Save and start again").click()
         expect(history).to_contain_text("requeue asked for by root (service, own socket)")
         expect(history).to_contain_text("PENDING (start 3)")
-        saved = re.findall(r"stopped at step (\d+) of", log.inner_text())
-        assert len(saved) == 2 and int(saved[0]) < int(saved[1])
+        steps = re.compile(r"stopped at step (\d+) of")
+        wait_until(lambda: len(steps.findall(log.inner_text())) == 2, "the second end in the log")
+        assert int(saved) < int(steps.findall(log.inner_text())[1])
         start_now(cluster, label)
         expect(history.locator("li").last).to_contain_text("RUNNING (start 3)")
 
