@@ -26,10 +26,10 @@ from stand_in_slurm import StandInSlurm
 
 from cingulum import cli
 from cingulum.commands import cancel, defer, hold, queue_orders, release, requeue, share
-from jobs import reconciling, recovery, sharing, statements, store, tables, terms
+from jobs import reconciling, recovery, sharing, statements, store, store_reader, tables, terms
 from jobs.home import job_folder, new_token
 from jobs.job import Job
-from jobs.launchers import slurm
+from jobs.launchers import slurm, slurm_commands
 from jobs.launchers.slurm import Slurm
 from jobs.requests import cancelling, known, queueing, requeueing
 from jobs.spec import JobSpec
@@ -43,7 +43,7 @@ CALLING = (subprocess.run, subprocess.Popen.communicate)
 LINES = Lines(
     files=frozenset(
         [
-            *(str(module.__file__) for module in (*MODULES, store, slurm)),
+            *(str(module.__file__) for module in (*MODULES, store, store_reader, slurm, slurm_commands)),
             *(command.__code__.co_filename for command in COMMANDS),
         ]
     ),

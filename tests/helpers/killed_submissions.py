@@ -19,7 +19,7 @@ import stand_in_cluster
 from killed_at_lines import Lines, until_ended
 from stand_in_cluster import StandInCluster
 
-from jobs import admission, home, noting, recovery, statements, store, submission, tables
+from jobs import admission, home, noting, recovery, statements, store, store_reader, submission, tables
 from jobs.launchers.base import Launcher
 from jobs.sites import HERE
 from jobs.spec import JobSpec
@@ -27,7 +27,7 @@ from jobs.store import Store
 from trainer import atomic
 
 MODULES = (
-    *(submission, noting, store, statements, admission, home, recovery),
+    *(submission, noting, store, store_reader, statements, admission, home, recovery),
     *(atomic, stand_in_cluster, subprocess),
 )
 TRACED = {module.__file__ for module in MODULES}
