@@ -163,6 +163,13 @@ class Slurm:
         """Let what `hold` kept start again."""
         call(["scontrol", "release", _name(external, task)], ASK_S)
 
+    def is_held(self, external: str, task: int | None = None) -> bool:
+        """Return whether some of what waits is kept: the reason that Slurm tells stays after `release` until
+        it looks at its queue again, but not the priority, 0.
+        """
+        line = ["squeue", "--noheader", "--states=PENDING", "--Format=PriorityLong:24"]
+        return "0" in call([*line, "--jobs", _name(external, task)], ASK_S).split()
+
     def nice(self, external: str, task: int | None, by: int) -> None:
         """Lower the priority of what waits by so much; 0: as it was."""
         call(["scontrol", "update", f"JobId={_name(external, task)}", f"Nice={by}"], ASK_S)

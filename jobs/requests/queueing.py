@@ -13,8 +13,6 @@ from trainer.errors import JobError
 
 # Bounds of Slurm's `Nice` (man scontrol) for users.
 MOST_NICE = 2**31 - 4
-# How the reasons begin for which Slurm keeps a job that is held.
-HELD = "JobHeld"
 
 
 class NoQueueError(JobError, code="NO_QUEUE"):
@@ -30,6 +28,9 @@ class Queue(Protocol):
 
     def release(self, external: str, task: int | None = None) -> None:
         """Let what `hold` kept start."""
+
+    def is_held(self, external: str, task: int | None = None) -> bool:
+        """Return whether some of what waits is kept."""
 
     def nice(self, external: str, task: int | None, by: int) -> None:
         """Lower the priority of what waits by so much; 0: as it was."""
@@ -59,7 +60,7 @@ def nice(store: Store, job: Job, task: int | None, by: int, *, who: str) -> Job:
         JobError: as `_queue_of`.
     """
     queue, external = _queue_of(job, task)
-    if any(state.state in WAITING and state.reason.startswith(HELD) for state in chosen(job, task)):
+    if queue.is_held(external, task):
         raise NoQueueError(
             f"Job {job.label} is held: with another priority it might start.",
             cure=f"First cingulum release {job.label}, which gives it its first priority back.",

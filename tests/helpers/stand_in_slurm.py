@@ -15,6 +15,7 @@ if [ "$name" = sacct ]; then echo "Slurm accounting storage is disabled" >&2; ex
 if [ "$name" = squeue ]; then
   for file in "$at"/jobs/*; do
     IFS='|' read -r state restarts reason nice < "$file"
+    case "$*" in *PriorityLong*) [ "$reason" = JobHeldUser ] && echo 0 || echo 9; continue;; esac
     id=${file##*/} task=N/A code=0
     case $id in *_*) task=${id#*_} id=${id%_*};; esac
     [ "$state" = FAILED ] && code=768

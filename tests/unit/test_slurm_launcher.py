@@ -213,6 +213,15 @@ def test_an_accounting_that_does_not_answer_is_no_proof_that_a_job_is_gone(progr
         Slurm().find(TOKEN)
 
 
+@pytest.mark.parametrize(
+    ("priorities", "is_held"), [("0", True), ("4294901757\\n 0", True), ("10\\n200", False)]
+)
+def test_what_is_held_has_no_priority(programs, priorities, is_held):
+    programs.put("squeue", f"printf ' {priorities} \\n'")
+    assert Slurm().is_held("4711", 3) is is_held
+    assert programs.calls[-1].endswith(" --jobs 4711_3")
+
+
 def test_a_submission_whose_answer_was_lost_is_found(programs):
     programs.answers("squeue", "squeue.txt")
     assert Slurm().find("8d1b85eb36644d88") == "16"
