@@ -49,18 +49,27 @@ class Database:
             lines = told.read_text().split("\n") if told.exists() else []
             if lines[:1] == [str(self._server.pid)] and lines[7:8] and lines[7].strip() == "ready":
                 return
-            assert self._server.poll() is None and time.monotonic() < deadline, "PostgreSQL does not start"
+            may_come = self._server.poll() is None and time.monotonic() < deadline
+            assert may_come, f"PostgreSQL does not start: {(self.folder / 'log').read_text()[-2000:]}"
             time.sleep(0.01)
 
     def kill(self) -> None:
         """Kill -9 of all its processes: without a checkpoint, all connections cut."""
         assert self._server is not None
+        if self._server.poll() is not None:
+            return
         server = self._server.pid
-        others = Path(f"/proc/{server}/task/{server}/children").read_text().split()
-        for process in [server, *map(int, others)]:
+        os.kill(server, signal.SIGSTOP)  # it starts no other process from now on
+        others = [int(one) for one in Path(f"/proc/{server}/task/{server}/children").read_text().split()]
+        for process in [server, *others]:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         self._server.wait(30)
+        # Where one of them still has the shared memory, the next server does not start.
+        deadline = time.monotonic() + 30
+        while not all(map(_has_ended, others)):
+            assert time.monotonic() < deadline, "processes of PostgreSQL do not end"
+            time.sleep(0.001)
 
     def _run(self, name: str, *words: object) -> subprocess.Popen[bytes]:
         with (self.folder / "log").open("ab") as log:
@@ -74,6 +83,14 @@ class Database:
                 stdout=log,
                 stderr=log,
             )
+
+
+def _has_ended(process: int) -> bool:
+    """Return whether a process is gone, or only its parent must still take note of that."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 @contextmanager
