@@ -21,6 +21,8 @@ def defer(
 ) -> None:
     """Let others go first: lower the priority of jobs that wait. Only administrators can raise it.
 
+    Jobs that are held must be released first, which gives them their first priority back.
+
     \b
     Example:
       cingulum defer 4711

@@ -16,6 +16,7 @@ from cingulum.service.failures import NotHere
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.run_facts import is_inside
 from cingulum.service.runs_now import STATES, RunsNow
+from jobs import sharing
 from jobs.launchers.base import ACTIVE, ENDED
 from trainer.report import script
 from trainer.run_folder.record import RunFolder
@@ -86,7 +87,9 @@ def routes(now: JobsNow, runs: RunsNow) -> APIRouter:
     def job_page(request: Request, identity: Identity) -> HTMLResponse:
         """The page of one job."""
         job, task = now.find(identity)
-        return page("job.html.j2", request, job=job, task=task or 0, mine=job.user == now.user)
+        mine, groups, store = job.user == now.user, sharing.groups(), str(now.store)
+        facts = {"job": job, "task": task or 0, "mine": mine, "groups": groups, "store": store}
+        return page("job.html.j2", request, "", **facts)
 
     @router.get("/runs/{identity}")
     def run_page(request: Request, identity: Identity) -> HTMLResponse:

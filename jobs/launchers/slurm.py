@@ -6,39 +6,21 @@ import dataclasses
 import os
 import re
 import shutil
-import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from jobs.launchers import slurm_output
-from jobs.launchers.base import ENDED, WAITING, Launch, NoAnswer, TaskState
+from jobs.launchers.base import ENDED, WAITING, Launch, TaskState
+from jobs.launchers.slurm_commands import ASK_S, SUBMIT_S, call, run
 from jobs.sites import Site
 from jobs.spec import JobSpec
 from trainer.errors import JobError, LauncherError
 
 SCRIPT = "job.sbatch"
-# slurmctld may be busy for seconds; Slurm's own clients give up after some ten.
-ASK_S, SUBMIT_S = 30.0, 60.0
 # How far back the accounting is searched for a submission whose answer was lost.
 SEARCH_DAYS = 14
 
-# What Slurm says of a submission, with what helps.
-_CURES = {
-    "invalid partition": "See `sinfo -s`; set `partition` in the site profile.",
-    "invalid account": "See `sacctmgr show associations user=$USER`; set `account` in the site profile.",
-    "invalid qos": "See `sacctmgr show qos`; set `qos` in the site profile.",
-    "invalid generic resource": "No host has such GPUs: see `sinfo -o '%N %G'`, or --gpus-per-node 0.",
-    "node configuration is not available": "Compare nodes, ranks, GPUs and memory with `sinfo -Nl`.",
-    "time limit": "See `sinfo -o '%P %l'`, and give a shorter --time.",
-    "unable to contact slurm controller": "Check that slurmctld is up: `scontrol ping`.",
-    "could not establish a configuration source": "Work on a login node, or set SLURM_CONF.",
-    "invalid job id": "Slurm keeps ended jobs for minutes only. Submit it again: it resumes where it was.",
-    "timed out": "slurmctld is busy (see `sdiag`); try again later.",
-    "access/permission denied": "Only its owner may do that.",
-}
-# What Slurm's commands say when slurmctld took what they sent and did not answer in time.
-_UNHEARD = ("timed out", "zero bytes were transmitted", "connection reset")
 # Times as seconds since 1970, and lists of tasks whole: by default Slurm cuts them to 64 characters.
 _EXACT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 
@@ -87,11 +69,11 @@ class Slurm:
         if spec.image is not None and site.container == "apptainer":
             image_checks.check_image(spec.image)
         script = batch_script(dataclasses.replace(spec, after=()), site, Path(spec.folder), "0" * 16)
-        answer = " ".join(_run(["sbatch", "--test-only"], SUBMIT_S, text=script).stderr.split())
+        answer = " ".join(run(["sbatch", "--test-only"], SUBMIT_S, text=script).stderr.split())
         if site.launcher != "srun":
             return answer
         # Slurm before 22.05 writes the list to standard error.
-        kinds = _run(["srun", "--mpi=list"], ASK_S)
+        kinds = run(["srun", "--mpi=list"], ASK_S)
         if site.mpi.split("_")[0] not in kinds.stdout + kinds.stderr:
             raise LauncherError(
                 f"Site {site.name!r} starts ranks with `srun --mpi={site.mpi}`, unknown to this Slurm.",
@@ -109,7 +91,7 @@ class Slurm:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).touch(mode=0o600)
             (folder / name).write_text(text, encoding="utf-8")
-        answer = _call(with_dependency(launch.command, after), SUBMIT_S, environment=launch.environment)
+        answer = call(with_dependency(launch.command, after), SUBMIT_S, environment=launch.environment)
         external = answer.strip().partition(";")[0]  # with several clusters: id;cluster
         if not external.isdigit():
             raise LauncherError(f"sbatch answered {answer.strip()!r} instead of a job id.")
@@ -147,7 +129,7 @@ class Slurm:
 
     def cancel(self, external: str, task: int | None = None) -> None:
         """Cancel with scancel; a job that has ended is left unchanged."""
-        _call(["scancel", _name(external, task)], ASK_S)
+        call(["scancel", _name(external, task)], ASK_S)
 
     def requeue(self, external: str, task: int | None = None) -> None:
         """Ask a running job to save and requeue itself; put one that has ended into the queue again.
@@ -162,28 +144,35 @@ class Slurm:
         running = [state for state in found if state.state not in (*WAITING, *ENDED)]
         for state in running:
             number = state.task if task is not None or len(found) > 1 else None
-            _call(["scancel", "--batch", "--signal=USR2", _name(external, number)], ASK_S)
+            call(["scancel", "--batch", "--signal=USR2", _name(external, number)], ASK_S)
         if found and all(state.state in WAITING for state in found):
             raise JobError(f"Job {_name(external, task)} is in the queue already ({found[0].reason}).")
         if task is not None or len(found) <= 1:
             if not running:
-                _call(["scontrol", "requeue", _name(external, task)], ASK_S)
+                call(["scontrol", "requeue", _name(external, task)], ASK_S)
             return
         for state in found:
             if state.state in ENDED and state.state != "COMPLETED":
-                _call(["scontrol", "requeue", _name(external, state.task)], ASK_S)
+                call(["scontrol", "requeue", _name(external, state.task)], ASK_S)
 
     def hold(self, external: str, task: int | None = None) -> None:
         """Keep what waits in the queue; what runs goes on."""
-        _call(["scontrol", "uhold", _name(external, task)], ASK_S)
+        call(["scontrol", "uhold", _name(external, task)], ASK_S)
 
     def release(self, external: str, task: int | None = None) -> None:
         """Let what `hold` kept start again."""
-        _call(["scontrol", "release", _name(external, task)], ASK_S)
+        call(["scontrol", "release", _name(external, task)], ASK_S)
+
+    def is_held(self, external: str, task: int | None = None) -> bool:
+        """Return whether some of what waits is kept: the reason that Slurm tells stays after `release` until
+        it looks at its queue again, but not the priority, 0.
+        """
+        line = ["squeue", "--noheader", "--states=PENDING", "--Format=PriorityLong:24"]
+        return "0" in call([*line, "--jobs", _name(external, task)], ASK_S).split()
 
     def nice(self, external: str, task: int | None, by: int) -> None:
         """Lower the priority of what waits by so much; 0: as it was."""
-        _call(["scontrol", "update", f"JobId={_name(external, task)}", f"Nice={by}"], ASK_S)
+        call(["scontrol", "update", f"JobId={_name(external, task)}", f"Nice={by}"], ASK_S)
 
     def logs(self, folder: Path, external: str, task: int) -> Path:
         """Return Slurm's output file, to which every start appends."""
@@ -237,7 +226,7 @@ def _squeue() -> str:
     """Return all jobs of this user that Slurm remembers."""
     mine = ["--states=all", f"--user={os.getuid()}"]
     line = ["squeue", "--noheader", *mine, f"--Format={slurm_output.QUEUE_FORMAT}"]
-    return _call(line, ASK_S, environment=_EXACT)
+    return call(line, ASK_S, environment=_EXACT)
 
 
 def _sacct(options: Sequence[str]) -> str:
@@ -248,81 +237,9 @@ def _sacct(options: Sequence[str]) -> str:
         # Alone of Slurm's commands sacct does not heed the variable.
         where = [f"--clusters={name}" for name in [os.environ.get("SLURM_CLUSTERS")] if name]
         line = ["sacct", "--allocations", "--noheader", "--parsable2", *where, *options]
-        return _call(line, ASK_S, environment=_EXACT)
+        return call(line, ASK_S, environment=_EXACT)
     except LauncherError as error:
         said = error.message.lower()
         if "accounting storage is disabled" in said or "invalid field" in said:
             return ""
         raise
-
-
-def _call(
-    line: Sequence[str],
-    limit: float,
-    *,
-    text: str | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> str:
-    """Return the standard output of one of Slurm's commands; raises what `_run` does."""
-    return _run(line, limit, text=text, environment=environment).stdout
-
-
-def _run(
-    line: Sequence[str],
-    limit: float,
-    *,
-    text: str | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> subprocess.CompletedProcess[str]:
-    """Run one of Slurm's commands.
-
-    Raises:
-        LauncherError: it is missing, or fails; NoAnswer: no answer within `limit` seconds at most.
-    """
-    try:
-        done = subprocess.run(
-            line,
-            input=text,
-            stdin=subprocess.DEVNULL if text is None else None,
-            env={**_environment(), **(environment or {})},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=limit,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise LauncherError(
-            f"{line[0]} was not found: this is not a host of a Slurm cluster.",
-            cure="Log in to one, load its module, or choose --launcher mpirun.",
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise NoAnswer(
-            f"Slurm did not answer `{line[0]}` within {limit:.0f} s.",
-            cure="Check that slurmctld is up: `scontrol ping`.",
-        ) from None
-    if done.returncode != 0:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        cure = next((cure for words, cure in _CURES.items() if words in said.lower()), None)
-        kind = NoAnswer if any(words in said.lower() for words in _UNHEARD) else LauncherError
-        raise kind(f"`{line[0]}` failed: {said}", cure=cure)
-    return done
-
-
-def _environment() -> dict[str, str]:
-    """Return our environment without what would change the answers, or be inherited by a new job from the
-    current one.
-    """
-    # sbatch's own variables win over the script; kept are those that only say who pays, and where.
-    kept = (
-        "SLURM_CONF",
-        "SLURM_CLUSTERS",
-        "SBATCH_ACCOUNT",
-        "SBATCH_PARTITION",
-        "SBATCH_QOS",
-        "SBATCH_RESERVATION",
-    )
-    # sbatch hands our environment to the job; the URL of the store may hold a password.
-    dropped = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "CINGULUM_STORE")
-    mine = {k: v for k, v in os.environ.items() if k in kept or not k.startswith(dropped)}
-    return mine

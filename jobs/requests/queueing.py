@@ -29,6 +29,9 @@ class Queue(Protocol):
     def release(self, external: str, task: int | None = None) -> None:
         """Let what `hold` kept start."""
 
+    def is_held(self, external: str, task: int | None = None) -> bool:
+        """Return whether some of what waits is kept."""
+
     def nice(self, external: str, task: int | None, by: int) -> None:
         """Lower the priority of what waits by so much; 0: as it was."""
 
@@ -50,10 +53,18 @@ def release(store: Store, job: Job, task: int | None, *, who: str) -> Job:
 
 
 def nice(store: Store, job: Job, task: int | None, by: int, *, who: str) -> Job:
-    """Let others go first: lower the priority of a job by so much; 0: as it was. Raises what `_queue_of`
-    does.
+    """Let others go first: lower the priority of a job by so much; 0: as it was.
+
+    Raises:
+        NoQueueError: it is held: a change of priority makes Slurm 22.05 forget that.
+        JobError: as `_queue_of`.
     """
     queue, external = _queue_of(job, task)
+    if queue.is_held(external, task):
+        raise NoQueueError(
+            f"Job {job.label} is held: with another priority it might start.",
+            cure=f"First cingulum release {job.label}, which gives it its first priority back.",
+        )
     store.act(job, task, f"nice {by}", who)
     queue.nice(external, task, by)
     return _now(store, job)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jobs import terms
@@ -9,7 +11,8 @@ from jobs.job import Job
 from jobs.launchers.base import ENDED, TaskState
 from jobs.requests import known
 from jobs.store import Store
-from trainer.errors import JobError
+from trainer import atomic
+from trainer.errors import CingulumError, JobError
 
 
 def requeue(store: Store, job: Job, task: int | None, *, who: str, warn: known.Warn) -> Job:
@@ -39,12 +42,11 @@ def requeue(store: Store, job: Job, task: int | None, *, who: str, warn: known.W
         store.free(job.spec, besides=job)
     launcher, external = known.launcher_here(job), known.started(job)
     store.act(job, task, "requeue", who)
-    launcher.requeue(external, task)
-    for state in states:
-        if state.state in ENDED and state.state != "COMPLETED":
-            store.requeue(store.get(job.key), state.task)
-            # It may fail as often as a new job. Slurm starts it in two minutes at the earliest.
-            terms.failures(Path(job.folder), state.task, is_array=job.spec.is_array).unlink(missing_ok=True)
+    ended = [state.task for state in states if state.state in ENDED and state.state != "COMPLETED"]
+    with _forgotten([terms.failures(Path(job.folder), one, is_array=job.spec.is_array) for one in ended]):
+        launcher.requeue(external, task)
+    for one in ended:
+        store.requeue(store.get(job.key), one)
     known.refresh(store, [store.get(job.key)], warn=warn)
     return store.get(job.key)
 
@@ -52,3 +54,19 @@ def requeue(store: Store, job: Job, task: int | None, *, who: str, warn: known.W
 def chosen(job: Job, task: int | None) -> list[TaskState]:
     """Return the states of the task, or of all."""
     return [state for state in job.tasks if task in (None, state.task)]
+
+
+@contextlib.contextmanager
+def _forgotten(failures: Sequence[Path]) -> Iterator[None]:
+    """Remove the failures of tasks while they are asked to start again, so that they may fail as often as new
+    ones, whoever is killed meanwhile; put them back where the launcher refuses.
+    """
+    texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in failures if path.exists()}
+    for path in texts:
+        path.unlink(missing_ok=True)
+    try:
+        yield
+    except CingulumError:
+        for path, text in texts.items():
+            atomic.write_private(path, text)
+        raise

@@ -44,7 +44,8 @@ def slurm_conf(settings: Settings, folder: Path) -> str:
         "SlurmdParameters=config_overrides",
         "SchedulerType=sched/backfill",
         "SchedulerParameters=sched_min_interval=100000,batch_sched_delay=0,sched_interval=1,bf_interval=1",
-        "PriorityType=priority/basic",
+        # Fair shares need accounting; without weights, jobs go in the order of their numbers all the same.
+        f"PriorityType=priority/{'multifactor' if settings.accounting else 'basic'}",
         "PreemptType=preempt/partition_prio",
         "PreemptMode=REQUEUE",
         "SlurmctldParameters=preempt_send_user_signal",

@@ -251,7 +251,8 @@ def _start_database(folder: Path) -> None:
                 f"--socket={handle}",
                 "--skip-networking",
                 f"--pid-file={folder}/pids/mariadb.pid",
-                "--innodb-flush-log-at-trx-commit=0",
+                # What was committed outlives this process, though not the machine.
+                "--innodb-flush-log-at-trx-commit=2",
                 "--innodb-buffer-pool-size=64M",
                 "--innodb-log-file-size=8M",
                 "--innodb-lock-wait-timeout=900",

@@ -32,6 +32,7 @@ TOGETHER = {
     "test_testbed.py::test_accounting": "a cluster with accounting",
     "test_testbed.py::test_the_controllers_host": "a cluster with accounting",
     "test_submit_slurm.py::test_jobs_that_left": "a cluster with accounting",
+    "test_service_on_slurm.py::test_the_page_of_the_cluster": "a cluster with accounting",
     "test_testbed.py": "short tests",
     "test_testbed_page": "short tests",
     "test_rendered_scripts.py::test_slurm_takes": "short tests",

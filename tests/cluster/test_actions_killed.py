@@ -11,17 +11,16 @@ import json
 import os
 import shutil
 import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
+import postgresql
 import pytest
 import sqlalchemy as sql
 from served_on_slurm import ROOT, Served
 from slurm_jobs import slurm, wait_until
-from test_store_postgresql import NOBODY, PASSWORD, programs, url
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -212,60 +211,16 @@ def test_what_a_killed_service_never_told_slurm_is_as_it_was_and_may_be_asked_fo
     assert acted.actions(jobs) == {name: [order] * 2 for name, order in ORDERS.items()}
 
 
-class Database:
-    """A PostgreSQL that all hosts reach, which may be killed and started again."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.data = folder, folder / "data"
-        (folder / "password").write_text(PASSWORD)
-        (folder / "password").chmod(0o644)
-        folder.chmod(0o711)
-        os.chown(folder, NOBODY.pw_uid, NOBODY.pw_gid)
-        ways = ["-A", "scram-sha-256", "--pwfile", folder / "password"]
-        self._run("initdb", "-D", self.data, "-U", "me", *ways)
-
-    def start(self) -> None:
-        options = f"-c listen_addresses= -c unix_socket_directories={self.folder}"
-        self._run("pg_ctl", "-D", self.data, "-w", "-l", self.folder / "log", "-o", options, "start")
-
-    def kill(self) -> None:
-        """End it as kill -9 does: without a checkpoint, all connections cut."""
-        self._run("pg_ctl", "-D", self.data, "-w", "-m", "immediate", "stop")
-
-    def _run(self, name: str, *words: object) -> None:
-        subprocess.run(
-            [str(word) for word in (programs() / name, *words)],
-            user=NOBODY.pw_uid,
-            group=NOBODY.pw_gid,
-            extra_groups=[],
-            cwd=self.folder,
-            check=True,
-            timeout=120,
-            stdout=subprocess.DEVNULL,
-        )
-
-
 @pytest.fixture
-def database() -> Iterator[Database]:
-    if programs() is None or os.geteuid() != 0:
-        why = "PostgreSQL's server programs, and root to run them as another user, are needed"
-        pytest.fail(why) if os.environ.get("CINGULUM_REQUIRE_CLUSTER") == "1" else pytest.skip(why)
+def database() -> Iterator[postgresql.Database]:
     # Each host has a /tmp of its own.
-    folder = Path(tempfile.mkdtemp(prefix="cingulum-pg-", dir="/var/tmp"))
-    made = Database(folder)
-    try:
-        made.start()
-        try:
-            yield made
-        finally:
-            made.kill()
-    finally:
-        shutil.rmtree(folder)
+    with postgresql.started("/var/tmp") as made:  # noqa: S108
+        yield made
 
 
 def test_a_database_killed_while_slurm_obeys_is_right_when_it_is_back(cluster, database, tmp_path):
     acted = Acted(cluster, tmp_path)
-    acted.prepare(url(database.folder))
+    acted.prepare(postgresql.url(database.folder))
     acted.start()
     try:
         jobs = acted.submit("database")

@@ -16,6 +16,8 @@ from served_on_slurm import Served
 from slurm_jobs import preempt, slurm, wait_until
 from watched_pages import PHONE, Watched, fits
 
+from jobs.testbed import Testbed
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 # Two cores start TensorFlow beside other tests.
 PATIENCE_MS = 120_000
@@ -131,8 +133,7 @@ def test_runs_are_submitted_watched_preempted_held_compared_and_cancelled_on_the
         page.locator("#yes").click()
         expect(page.locator("h1")).to_have_text("mci-vs-nc")
         second = page.url
-        # Slurm would wait for two minutes; on a busy machine they may be over.
-        cluster.exec("ctl", ["scontrol", "update", f"JobId={label}", "StartTime=now"], cwd="/")
+        start_now(cluster, label)
 
         # It goes on at the very step.
         page.goto(first)
@@ -143,6 +144,17 @@ def test_runs_are_submitted_watched_preempted_held_compared_and_cancelled_on_the
         wait_until(lambda: points(page) > before, "points of the second start")
         page.goto(second)
         expect(state).to_have_text("COMPLETED")
+
+        # By hand it saves, and goes on, too.
+        page.goto(first)
+        page.get_by_role("button", name="Save and start again").click()
+        expect(history).to_contain_text("requeue asked for by root (service, own socket)")
+        expect(history).to_contain_text("PENDING (start 3)")
+        steps = re.compile(r"stopped at step (\d+) of")
+        wait_until(lambda: len(steps.findall(log.inner_text())) == 2, "the second end in the log")
+        assert int(saved) < int(steps.findall(log.inner_text())[1])
+        start_now(cluster, label)
+        expect(history.locator("li").last).to_contain_text("RUNNING (start 3)")
 
         # The cluster: what is free, the user's part, what waits and why.
         script = ["sbatch", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=true"]
@@ -158,6 +170,7 @@ def test_runs_are_submitted_watched_preempted_held_compared_and_cancelled_on_the
         page.locator("#queue").get_by_role("link", name="ad-vs-nc").click()
         expect(page.locator("h1")).to_have_text("ad-vs-nc")
 
+        without_controller(page, cluster)
         with_the_keyboard(page, address, picture)
 
         # Side by side, and the end.
@@ -183,8 +196,50 @@ def test_runs_are_submitted_watched_preempted_held_compared_and_cancelled_on_the
         assert [text for text in watched.complaints if "404 (Not Found)" not in text] == []
 
 
+def start_now(cluster: Testbed, job: str) -> None:
+    """Let a job start that was requeued: Slurm would wait. On a busy machine it may have begun already."""
+    cluster.exec("ctl", ["scontrol", "update", f"JobId={job}", "StartTime=now"], cwd="/")
+
+
+def without_controller(page: Page, cluster: Testbed) -> None:
+    """Kill slurmctld beside the page of a job that runs: both pages go on, and say what is out of date."""
+    hosts = page.context.new_page()
+    hosts.goto(page.url.partition("/jobs/")[0] + "/cluster")
+    as_of = hosts.locator("#as-of")
+    expect(as_of).to_contain_text("slurm, as of")
+    cluster.kill_controller()
+    expect(page.locator("#warnings")).to_contain_text("did not answer")
+    expect(as_of).to_contain_text("out of date")
+    expect(hosts.locator("#queue")).to_contain_text("ad-vs-nc")
+    mark = "getComputedStyle(document.querySelector('#state'), '::after').content"
+    assert page.evaluate(mark) == '" (out of date)"'
+    before = points(page)
+    wait_until(lambda: points(page) > before, "points of a curve without Slurm")
+    cluster.start_controller()
+    expect(page.locator("#warnings")).to_be_empty()
+    expect(as_of).not_to_contain_text("out of date")
+    expect(page.locator("#state")).to_have_text("RUNNING")
+    assert page.evaluate(mark) == "none"
+    hosts.close()
+
+
+def test_the_page_of_the_cluster_tells_the_own_share_where_slurm_accounts(cluster_with_accounting, tmp_path):
+    made = cluster_with_accounting
+    slurm(made, "sacctmgr", "--immediate", "add", "account", "neuro", "fairshare=3")
+    slurm(made, "sacctmgr", "--immediate", "add", "user", "root", "account=neuro", "fairshare=1")
+    service = Served(made, tmp_path)
+    service.start()
+    try:
+        with at_port(service.socket) as address, browsers.started() as browser:
+            page = Watched(browser, f"{address}/cluster").page
+            expect(page.locator("#facts")).to_contain_text(re.compile("My share, account neuro.*factor"))
+    finally:
+        service.kill()
+        slurm(made, "sacctmgr", "--immediate", "delete", "account", "neuro")
+
+
 def with_the_keyboard(page: Page, address: str, picture: Callable[[str], None]) -> None:
-    """By Tab, Enter and letters alone, on a dark phone: submit, hold, put last, release and cancel a job."""
+    """By Tab, Enter and letters alone, on a dark phone: submit, hold, release, put last and cancel a job."""
     wide = page.viewport_size
     page.set_viewport_size(PHONE)
     page.emulate_media(color_scheme="dark")
@@ -217,13 +272,13 @@ def with_the_keyboard(page: Page, address: str, picture: Callable[[str], None]) 
     found += broken(page)
     assert fits(page)
     picture("phone-job")
-    tab_to(page, "Let others go first")
-    page.keyboard.press("Enter")
-    expect(page.locator("#history")).to_contain_text("nice 1000 asked for")
     tab_to(page, "Release")
     page.keyboard.press("Enter")
     expect(page.locator("#history")).to_contain_text("release asked for")
     expect(page.locator("#reason")).not_to_contain_text("Held")
+    tab_to(page, "Let others go first")
+    page.keyboard.press("Enter")
+    expect(page.locator("#history")).to_contain_text("nice 1000 asked for")
     tab_to(page, "cancel")
     page.keyboard.press("Enter")
     tab_to(page, "yes")

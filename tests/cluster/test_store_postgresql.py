@@ -1,21 +1,18 @@
-"""The store in a real PostgreSQL, started here as another user than root, on a socket in a new folder."""
+"""The store in a real PostgreSQL."""
 
 from __future__ import annotations
 
-import os
-import pwd
-import shutil
-import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import postgresql
 import pytest
 import sqlalchemy as sql
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from postgresql import PASSWORD, url
 from stand_in_cluster import StandInCluster
 
 from jobs import recovery, submitter, tables
@@ -31,60 +28,18 @@ from jobs.submission import submit
 from trainer.errors import CingulumError, StoreError
 
 ARRAY = JobSpec("two jobs", "crossval", (("true",), ("a b", "'")), "/")
-PASSWORD = "hunter2"  # noqa: S105
-# PostgreSQL refuses to be run by root.
-NOBODY = pwd.getpwnam("nobody")
-
-
-def programs() -> Path | None:
-    """The folder of the newest PostgreSQL's programs; Debian does not put them on PATH."""
-    beside = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
-    found = shutil.which("initdb")
-    return beside[-1].parent if beside else Path(found).parent if found else None
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Path]:
-    """The folder of the socket of a server with a user `me`, who has a password."""
-    found = programs()
-    if found is None or (os.geteuid() != 0 and NOBODY.pw_uid != os.geteuid()):
-        why = "PostgreSQL's server programs, and root to run them as another user, are needed"
-        if os.environ.get("CINGULUM_REQUIRE_CLUSTER") == "1":
-            pytest.fail(f"{why} here")
-        pytest.skip(why)
-    folder = Path(tempfile.mkdtemp(prefix="cingulum-pg-"))
-    os.chown(folder, NOBODY.pw_uid, NOBODY.pw_gid)
-    (folder / "password").write_text(PASSWORD)
-    (folder / "password").chmod(0o644)
-    folder.chmod(0o711)
-
-    def run(*line: object) -> None:
-        subprocess.run(
-            [str(word) for word in line],
-            user=NOBODY.pw_uid,
-            group=NOBODY.pw_gid,
-            extra_groups=[],
-            cwd=folder,
-            check=True,
-            timeout=120,
-            stdout=subprocess.DEVNULL,
-        )
-
-    data = folder / "data"
-    options = f"-c listen_addresses= -c unix_socket_directories={folder} -c fsync=off"
-    try:
-        run(found / "initdb", "-D", data, "-U", "me", "-A", "scram-sha-256", "--pwfile", folder / "password")
-        run(found / "pg_ctl", "-D", data, "-w", "-t", 60, "-l", folder / "log", "-o", options, "start")
-        try:
-            yield folder
-        finally:
-            run(found / "pg_ctl", "-D", data, "-w", "-m", "immediate", "stop")
-    finally:
-        shutil.rmtree(folder)
+def database() -> Iterator[postgresql.Database]:
+    with postgresql.started() as made:
+        yield made
 
 
-def url(server: Path, password: str = PASSWORD) -> str:
-    return f"postgresql+psycopg://me:{password}@/postgres?host={server}"
+@pytest.fixture
+def server(database) -> Path:
+    """The folder of its socket."""
+    return database.folder
 
 
 @pytest.fixture
@@ -128,29 +83,23 @@ def test_of_those_who_ask_at_once_by_one_key_one_is_first_and_all_get_its_tokens
 
 
 def test_a_database_that_is_killed_after_the_launcher_took_a_job_has_it_once(
-    server, store, tmp_path, monkeypatch
+    database, store, tmp_path, monkeypatch
 ) -> None:
-    def database(*words: str) -> None:
-        line = [programs() / "pg_ctl", "-D", server / "data", "-w", "-t", "60", *words]
-        who = {"user": NOBODY.pw_uid, "group": NOBODY.pw_gid, "extra_groups": []}
-        subprocess.run(list(map(str, line)), cwd=server, check=True, stdout=subprocess.DEVNULL, **who)
-
     cluster = StandInCluster(tmp_path / "cluster")
     start = cluster.start
 
     def starts_and_the_database_dies(*given):
         external = start(*given)
-        database("-m", "immediate", "stop")
+        database.kill()
         return external
 
     monkeypatch.setattr(cluster, "start", starts_and_the_database_dies)
     (token,) = store.submission("a-key", "d", [new_token()])
-    options = f"-c listen_addresses= -c unix_socket_directories={server} -c fsync=off"
     try:
         with pytest.raises(StoreError, match="not"):
             submit(store, cluster, ARRAY, HERE, token=token, who="me")
     finally:
-        database("-l", str(server / "log"), "-o", options, "start")
+        database.start()
     assert store.submission("a-key", "d") == [token]
     recovery.recover(store, {"slurm": cluster})
     job = store.of_token(token)

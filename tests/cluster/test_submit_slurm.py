@@ -41,10 +41,14 @@ def act(what, *more):
     return f"{state.state} {state.reason}"
 
 print(act(queueing.hold))
+try:
+    act(queueing.nice, 1000)
+except queueing.NoQueueError as error:
+    print(error.code)
+act(queueing.release)
 act(queueing.nice, 1000)
 shown = subprocess.run(["scontrol", "show", "job", sys.argv[1]], capture_output=True, text=True).stdout
 print(next(word for word in shown.split() if word.startswith("Nice=")))
-act(queueing.release)
 """
 
 
@@ -226,10 +230,10 @@ def test_tasks_and_jobs_are_cancelled_and_their_followers_with_them(study):
     array, pooled = study.submit("mine.yaml", *words)
     study.until("the first task to run", lambda: study.in_queue(array) == {"RUNNING", "PENDING"})
     assert [task["state"] for task in study.job(array)["tasks"]] == ["RUNNING", "PENDING"]
-    # As the service does it: held, behind all others, and let go again.
+    # As the service does it: held, let go again, and only then behind all others.
     line = [sys.executable, "-c", IN_QUEUE, f"{array}_1"]
     told = study.cluster.exec("ctl", line, cwd=study.folder, environment=study.environment(), timeout=120)
-    assert told.stdout.splitlines() == ["PENDING JobHeldUser", "Nice=1000"], told.stderr
+    assert told.stdout.splitlines() == ["PENDING JobHeldUser", "NO_QUEUE", "Nice=1000"], told.stderr
     # Slurm forgets that it was held when it looks at its queue the next time.
     study.until("the second task to be let go", lambda: "Held" not in study.job(array)["tasks"][1]["reason"])
     done = study.run("cancel", f"{array}_1")

@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
+
+# Five seconds, its default, may pass before a page has its answers on two cores that others use, too.
+expect.set_options(timeout=30_000)
 
 
 @contextmanager

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import killed_submissions as killed
 
-from jobs.launchers import slurm
+from jobs.launchers import slurm, slurm_commands
 from jobs.launchers.slurm import Slurm
 from jobs.spec import JobSpec
 from jobs.store import Store
 
 EVERY = 10
-killed.TRACED.add(slurm.__file__)
+killed.TRACED.update((slurm.__file__, slurm_commands.__file__))
 
 
 def main(folder: Path) -> None:

@@ -11,19 +11,15 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import stand_in_cluster
+from killed_at_lines import Lines, until_ended
 from stand_in_cluster import StandInCluster
 
-from jobs import admission, home, noting, recovery, statements, store, submission
+from jobs import admission, home, noting, recovery, statements, store, store_reader, submission, tables
 from jobs.launchers.base import Launcher
 from jobs.sites import HERE
 from jobs.spec import JobSpec
@@ -31,7 +27,7 @@ from jobs.store import Store
 from trainer import atomic
 
 MODULES = (
-    *(submission, noting, store, statements, admission, home, recovery),
+    *(submission, noting, store, store_reader, statements, admission, home, recovery),
     *(atomic, stand_in_cluster, subprocess),
 )
 TRACED = {module.__file__ for module in MODULES}
@@ -61,25 +57,11 @@ def main(folder: Path, every: int) -> None:
 
 def killed_at(point: int, known: Store, launcher: Launcher, spec: JobSpec) -> tuple[str, bool]:
     """Where a submitter was killed, and whether it ended before that line; then all is recovered."""
-    inlet, outlet = os.pipe()
-    process = os.fork()
-    if process == 0:
-        os.setsid()
-        os.close(inlet)
-        _submit_until(point, known, launcher, spec, outlet)
-        os._exit(0)
-    os.close(outlet)
-    with os.fdopen(inlet) as pipe:
-        where = pipe.readline()
-    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    assert code in (0, -signal.SIGKILL), code
+    where, survived, group = lines().killed_at(point, lambda: submission.submit(known, launcher, spec, HERE))
     recovery.recover(known, {"slurm": launcher}, settle_s=0)  # while the launcher's program may still run
-    deadline = time.monotonic() + 30
-    while _any_left(process):
-        assert time.monotonic() < deadline, f"the launcher's program still runs after a kill at {where}"
-        time.sleep(0.001)
+    until_ended(group, where)
     recovery.recover(known, {"slurm": launcher}, settle_s=0)
-    return where, code == 0
+    return where, survived
 
 
 def disagreements(known: Store, there: list[tuple[str, str]]) -> list[str]:
@@ -103,57 +85,13 @@ def disagreements(known: Store, there: list[tuple[str, str]]) -> list[str]:
 
 def lines_of(known: Store, launcher: Launcher, spec: JobSpec) -> list[str]:
     """The lines that a submission runs, in order: it does submit a job."""
-    met: list[str] = []
-    _submit(known, launcher, spec, met.append)
-    return met
+    return lines().met(lambda: submission.submit(known, launcher, spec, HERE))
 
 
-def _submit_until(point: int, known: Store, launcher: Launcher, spec: JobSpec, outlet: int) -> None:
-    met = 0
-
-    def kill(where: str) -> None:
-        nonlocal met
-        met += 1
-        if met == point:
-            os.write(outlet, where.encode())
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    _submit(known, launcher, spec, kill)
-
-
-def _submit(known: Store, launcher: Launcher, spec: JobSpec, at: Callable[[str], object]) -> None:
-    met: set[tuple[str, str]] = set()
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        name, code = frame.f_code.co_filename, frame.f_code.co_name
-        if name not in TRACED and code != "writing":
-            return None
-        if event == "line":
-            line = _line_of_submit(frame), f"{Path(name).name}:{frame.f_lineno} ({code})"
-            if line not in met:
-                met.add(line)
-                at(line[1])
-        return trace
-
-    sys.settrace(trace)
-    try:
-        submission.submit(known, launcher, spec, HERE)
-    finally:
-        sys.settrace(None)
-
-
-def _line_of_submit(frame: FrameType | None) -> str:
-    while frame is not None and frame.f_code is not submission.submit.__code__:
-        frame = frame.f_back
-    return "" if frame is None else str(frame.f_lineno)
-
-
-def _any_left(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
+def lines() -> Lines:
+    """The lines of a submission."""
+    writing = tables.writing.__wrapped__.__code__  # type: ignore[attr-defined]
+    return Lines(frozenset(TRACED), frozenset({writing}), frozenset({submission.submit.__code__}))
 
 
 if __name__ == "__main__":

@@ -72,6 +72,12 @@ class Pretended:
     def release(self, external: str, task: int | None = None) -> None:
         self.told.append(("release", external, task))
 
+    def is_held(self, external: str, task: int | None = None) -> bool:
+        held = (
+            state.reason.startswith("JobHeld") for state in self.jobs[external] if task in (None, state.task)
+        )
+        return any(held)
+
     def nice(self, external: str, task: int | None, by: int) -> None:
         self.told.append((f"nice {by}", external, task))
 

@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 from cingulum.service.app import create_app
 from cingulum.service.callers import AtSocket
 from cingulum.service.jobs_now import JobsNow
+from jobs import sharing
 from jobs.launchers.base import TaskState
 
 # Jobs
@@ -104,6 +105,16 @@ def test_what_is_linked_from_elsewhere_is_not_shown(client, served_jobs, tmp_pat
     assert client.get("/api/v1/jobs/4714/run").json()["config"] is None
     assert code(client.get("/jobs/4714/report")) == (404, "NOT_FOUND")
     assert code(client.get("/api/v1/jobs/4714/log")) == (404, "NOT_FOUND")
+
+
+def test_who_may_only_look_at_a_job_is_offered_nothing_to_do_with_it(client, store, monkeypatch):
+    monkeypatch.setattr(sharing, "groups", lambda: ("neuro", "brain"))
+    store.share(store.get("4714"), ["neuro"], "me")
+    own = client.get("/jobs/4714").text
+    assert 'id="acts"' in own and 'id="share"' in own and "<option>brain</option>" in own
+    monkeypatch.setattr("jobs.submitter.user", lambda: "somebody-else")
+    other = client_of(store).get("/jobs/4714").text
+    assert "trains" in other and not any(text in other for text in ('id="acts"', 'id="share"', "brain"))
 
 
 def test_another_user_s_job_is_not_there(client, store, served_jobs, monkeypatch):

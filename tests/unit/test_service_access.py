@@ -79,7 +79,8 @@ def test_no_route_is_open_to_who_has_no_token(door):
 def test_nothing_but_reading_is_allowed_by_a_token_that_reads(door, store):
     writes = [(method, path) for method, path in addresses(door.guard) if method not in ("GET", "HEAD")]
     writes = [one for one in writes if one != ("POST", "/api/v1/session")]
-    assert ("POST", "/api/v1/jobs/4714/cancel") in writes and ("POST", "/api/v1/jobs") in writes
+    acts = {("POST", f"/api/v1/jobs/4714/{name}") for name in ("cancel", "requeue", "hold", "nice", "share")}
+    assert {*acts, ("POST", "/api/v1/jobs")} < {*writes}
     for method, path in [*writes, ("DELETE", "/api/v1/jobs/4714"), ("PUT", "/")]:
         assert code(door.client("read").request(method, path)) == (403, "READ_ONLY")
     assert store.actions("4714") == []

@@ -12,6 +12,7 @@ from served import checks, client_of, code
 from starlette.testclient import TestClient
 
 from cingulum.service import asking
+from jobs import terms
 from jobs.launchers import registry
 from jobs.launchers.base import TaskState
 from jobs.launchers.docker import Docker
@@ -223,6 +224,9 @@ def test_a_job_is_requeued_held_released_and_lowered_and_its_history_says_who(cl
         ("hold", "4711", 2),
     ]
     assert code(client.post(f"{JOBS}/4714/hold")) == (409, "NO_QUEUE")  # it runs
+    slurm.becomes("4713", "PENDING", reason="JobHeldUser")  # with another priority, Slurm lets it start
+    refused = client.post(f"{JOBS}/4713/nice", json={"by": 1})
+    assert code(refused) == (409, "NO_QUEUE") and "release 4713" in refused.json()["error"]["cure"]
     assert code(client.post(f"{JOBS}/4713/nice", json={"by": -1}))[0] == 422
     assert code(client.post(f"{JOBS}/4799/hold")) == (404, "NOT_FOUND")
     assert [one.action for one in store.actions("4714")] == []
@@ -256,6 +260,26 @@ def test_who_dies_after_the_launcher_obeyed_leaves_nothing_that_a_refresh_does_n
     now = store.get(job[0].key)
     assert (now.state, len(slurm.told)) == ("PENDING" if action == "requeue" else "CANCELLED", 1)
     assert [(one.action, one.who) for one in store.actions(now.key)] == [(action, "me")]
+
+
+def test_failures_are_forgotten_before_a_job_is_started_again_and_kept_where_that_is_refused(
+    client, store, slurm, monkeypatch
+):
+    """Who is killed once Slurm has heard of it leaves a job that may fail as often as a new one."""
+    slurm.becomes("4712", "FAILED", exit_code=1)
+    failures = terms.failures(Path(store.get("4712").folder), 0, is_array=False)
+    failures.write_text("now\t1\tn1\tlost\n")
+
+    def refuses(*_):
+        assert not failures.exists()
+        raise LauncherError("slurmctld is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(slurm, "requeue", refuses)
+        assert code(client.post(f"{JOBS}/4712/requeue")) == (502, "LAUNCHER_FAILED")
+    assert failures.read_text() == "now\t1\tn1\tlost\n" and failures.stat().st_mode & 0o777 == 0o600
+    assert client.post(f"{JOBS}/4712/requeue").status_code == 200
+    assert not failures.exists()
 
 
 def test_a_launcher_without_a_queue_says_so_and_one_that_refuses_is_told(client, slurm, monkeypatch):

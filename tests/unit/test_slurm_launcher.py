@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.launchers import slurm
+from jobs.launchers import slurm, slurm_commands
 from jobs.launchers.base import Launch, NoAnswer
 from jobs.launchers.slurm import Slurm
 from jobs.sites import HERE, Site
@@ -213,6 +213,15 @@ def test_an_accounting_that_does_not_answer_is_no_proof_that_a_job_is_gone(progr
         Slurm().find(TOKEN)
 
 
+@pytest.mark.parametrize(
+    ("priorities", "is_held"), [("0", True), ("4294901757\\n 0", True), ("10\\n200", False)]
+)
+def test_what_is_held_has_no_priority(programs, priorities, is_held):
+    programs.put("squeue", f"printf ' {priorities} \\n'")
+    assert Slurm().is_held("4711", 3) is is_held
+    assert programs.calls[-1].endswith(" --jobs 4711_3")
+
+
 def test_a_submission_whose_answer_was_lost_is_found(programs):
     programs.answers("squeue", "squeue.txt")
     assert Slurm().find("8d1b85eb36644d88") == "16"
@@ -310,6 +319,6 @@ def test_the_cluster_is_named_by_its_configuration(tmp_path, monkeypatch):
 def test_a_job_is_not_handed_the_url_of_the_store(monkeypatch):
     monkeypatch.setenv("CINGULUM_STORE", "postgresql://me:hush@db/jobs")
     monkeypatch.setenv("CINGULUM_HOME", "/home/me/jobs")
-    handed = slurm._environment()
+    handed = slurm_commands._environment()
     assert "CINGULUM_STORE" not in handed
     assert handed["CINGULUM_HOME"] == "/home/me/jobs"

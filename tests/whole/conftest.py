@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 import yaml
 from pretended_slurm import Pretended
@@ -24,3 +30,12 @@ def slurm(monkeypatch, tmp_path) -> Pretended:
         yaml.safe_dump({"name": "mine", "data": {"shards": "shards"}, "train": {"global_batch": 12}})
     )
     return launcher
+
+
+@pytest.fixture
+def in_memory(tmp_path) -> Iterator[Path]:
+    """A folder in memory where there is one: who is killed loses nothing that only a power cut would."""
+    memory = Path("/dev/shm")  # noqa: S108
+    folder = Path(tempfile.mkdtemp(dir=memory if os.access(memory, os.W_OK) else tmp_path))
+    yield folder
+    shutil.rmtree(folder)

@@ -327,23 +327,26 @@ def test_a_failed_job_is_started_again_and_a_completed_one_is_not(slurm, capsys)
     assert "nothing left to do" in capsys.readouterr().err
 
 
-def test_what_waits_is_held_put_last_and_let_go_and_its_history_says_who(slurm, capsys, monkeypatch):
+def test_what_waits_is_held_let_go_and_put_last_and_its_history_says_who(slurm, capsys, monkeypatch):
     monkeypatch.setattr("cingulum.commands.submission_check.crossval", lambda *words, **more: None)
     (array,), (job,) = submit(capsys, "--folds", "3"), submit(capsys, "name=other")
     slurm.becomes(job, "PENDING", reason="JobHeldUser")
     assert cli.run(["hold", f"{array}_1", job]) == 0
     assert capsys.readouterr().out == "4711_1 held (PENDING)\n4712 held (PENDING: JobHeldUser)\n"
+    assert cli.run(["defer", job]) == 2  # Slurm would let it start
+    assert "4712 is held" in capsys.readouterr().err
+    assert told(capsys, "release", job)["jobs"][0]["id"] == job  # type: ignore[index]
+    slurm.becomes(job, "PENDING", reason="Priority")
     assert cli.run(["defer", job]) == 0 == cli.run(["defer", job, "--by", "0"])
     said = capsys.readouterr().out
     assert "4712 has 1000 less priority (" in said and "4712 has its first priority (" in said
-    assert told(capsys, "release", job)["jobs"][0]["id"] == job  # type: ignore[index]
-    orders = [("hold", "4711", 1), ("hold", "4712", None), ("nice 1000", "4712", None)]
-    orders += [("nice 0", "4712", None), ("release", "4712", None)]
+    orders = [("hold", "4711", 1), ("hold", "4712", None), ("release", "4712", None)]
+    orders += [("nice 1000", "4712", None), ("nice 0", "4712", None)]
     assert slurm.told == orders
     assert cli.run(["show", job]) == 0
     assert "nice 1000 asked for by" in capsys.readouterr().out
     acted = Store().actions(job)
-    assert [one.action for one in acted] == ["submit", "hold", "nice 1000", "nice 0", "release"]
+    assert [one.action for one in acted] == ["submit", "hold", "release", "nice 1000", "nice 0"]
     assert all(one.who.endswith(" (command line)") for one in acted)
 
 

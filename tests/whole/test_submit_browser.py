@@ -17,6 +17,7 @@ from cingulum.service.app import create_app
 from cingulum.service.callers import WithTokens
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.tokens import TokenFile
+from jobs import sharing
 from jobs.store import Store
 
 PHONE = {"width": 390, "height": 844}
@@ -38,8 +39,11 @@ def service(slurm, tmp_path):
         assert not thread.is_alive()
 
 
-def test_a_run_is_checked_while_one_types_shown_submitted_held_and_submitted_again(service, slurm):
+def test_a_run_is_checked_while_one_types_shown_submitted_held_shared_and_submitted_again(
+    service, slurm, monkeypatch
+):
     address, secrets = service
+    monkeypatch.setattr(sharing, "groups", lambda: ("brain", HOSTILE))
     complaints: list[str] = []
     with browsers.started() as browser:
         page = browser.new_context().new_page()
@@ -107,9 +111,33 @@ def test_a_run_is_checked_while_one_types_shown_submitted_held_and_submitted_aga
         expect(page.locator("#history")).to_contain_text("submit asked for by ada (service, token write)")
         assert len(slurm.started) == 2
 
-        # The job is held, and submitted again with changes.
+        # The job is held.
         page.get_by_role("button", name="Hold").click()
-        expect(page.locator("#history")).to_contain_text("hold asked for by ada")
+        history = page.locator("#history")
+        expect(history).to_contain_text("hold asked for by ada")
+
+        # To share it takes two decisions, to end that one; the history says who.
+        dialog, share = page.get_by_role("dialog"), page.get_by_role("button", name="Share", exact=True)
+        share.click()
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        page.get_by_role("button", name="Not yet").click()
+        assert Store().shared_with(Store().get("4711")) == []
+        share.press("Enter")
+        page.locator("#share-group").select_option(HOSTILE)
+        dialog.get_by_role("button", name="Share").press("Enter")
+        expect(history).to_contain_text(f"share with {HOSTILE} asked for by ada (service, token write)")
+        expect(page.locator("#facts")).to_contain_text(f"Shared with{HOSTILE}")
+        share.click()
+        expect(page.locator("#share-group option:not([hidden])")).to_have_text(["brain"])
+        dialog.get_by_role("button", name="Share").click()
+        expect(page.get_by_role("button", name="Stop sharing with brain")).to_be_visible()
+        expect(share).to_have_count(0)
+        page.get_by_role("button", name=f"Stop sharing with {HOSTILE}").press("Enter")
+        expect(history).to_contain_text(f"stop sharing with {HOSTILE} asked for by ada")
+        expect(page.locator("#facts")).to_contain_text("Shared withbrain")
+        assert Store().shared_with(Store().get("4711")) == ["brain"]
+
+        # It is submitted again with changes.
         page.get_by_role("link", name="Submit again with changes").click()
         expect(yaml).to_have_value(re.compile(r"name: first\n"))
         expect(page.locator("[name=nodes]")).to_have_value("2")
@@ -122,4 +150,4 @@ def test_a_run_is_checked_while_one_types_shown_submitted_held_and_submitted_aga
         assert reader.get_by_role("link", name="Submit").count() == 0
         reader.goto(f"{address}/jobs/4711")
         expect(reader.locator("#state")).to_have_text("PENDING")
-        assert reader.locator("#acts").count() == 0
+        assert reader.locator("#acts, #share").count() == 0

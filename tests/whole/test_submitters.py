@@ -11,9 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,15 +32,6 @@ IN_THE_GATE = {**CALLS, "pwrite64": 21, "fdatasync": 15, "unlink": 6, "fsync": 3
 def environment() -> dict[str, str]:
     path = os.pathsep.join([str(HELPERS), *filter(None, sys.path)])
     return {**{k: v for k, v in os.environ.items() if k != "CINGULUM_STORE"}, "PYTHONPATH": path}
-
-
-@pytest.fixture
-def in_memory(tmp_path) -> Iterator[Path]:
-    """A folder in memory where there is one: who is killed loses nothing that only a power cut would."""
-    memory = Path("/dev/shm")  # noqa: S108
-    folder = Path(tempfile.mkdtemp(dir=memory if os.access(memory, os.W_OK) else tmp_path))
-    yield folder
-    shutil.rmtree(folder)
 
 
 def until_ended(group: int) -> None:

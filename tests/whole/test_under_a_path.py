@@ -13,7 +13,6 @@ from playwright.sync_api import expect
 from jobs.store import Store
 
 ROOT = "/pun/ada_1"
-SOON_MS = 30_000
 
 
 # With the path passed on, as Open OnDemand's /node does, and left out, as its /rnode does.
@@ -37,38 +36,36 @@ def test_every_address_of_the_pages_is_under_their_path(slurm, tmp_path, passed)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         home = f"{address}{ROOT}"
         page.goto(f"{home}/")
-        expect(page.locator("#rows tr")).to_have_count(4, timeout=SOON_MS)
-        expect(page.locator("#live")).to_have_text("live", timeout=SOON_MS)  # events come through
+        expect(page.locator("#rows tr")).to_have_count(4)
+        expect(page.locator("#live")).to_have_text("live")  # events come through
         slurm.becomes("4713", "RUNNING", hosts=("n9",))
         links = page.locator("a[href^='/']").evaluate_all("all => all.map((one) => one.getAttribute('href'))")
         assert len(links) > 7 and all(link.startswith(f"{ROOT}/") for link in links)
 
         page.get_by_role("link", name="trains").click()
-        expect(page.locator("#charts svg")).to_have_count(6, timeout=SOON_MS)
-        expect(page.locator("#log-text")).to_contain_text("epoch 1 loss", timeout=SOON_MS)
+        expect(page.locator("#charts svg")).to_have_count(6)
+        expect(page.locator("#log-text")).to_contain_text("epoch 1 loss")
         page.locator("#cancel").click()
         page.locator("#yes").click()
-        expect(page.locator("#state")).to_have_text("CANCELLED", timeout=SOON_MS)
+        expect(page.locator("#state")).to_have_text("CANCELLED")
 
         page.get_by_role("link", name="Runs").click()
         page.get_by_role("link", name="first").click()
-        expect(page.locator("#facts")).to_contain_text("epoch 5 of 20", timeout=SOON_MS)
+        expect(page.locator("#facts")).to_contain_text("epoch 5 of 20")
         page.get_by_role("link", name="Cluster").click()
-        expect(page.locator("#live")).to_have_text("live", timeout=SOON_MS)
+        expect(page.locator("#live")).to_have_text("live")
 
         page.get_by_role("link", name="Submit", exact=True).click()
-        expect(page.locator(".field")).not_to_have_count(0, timeout=SOON_MS)
+        expect(page.locator(".field")).not_to_have_count(0)
         page.locator("#yaml").fill((tmp_path / "mine.yaml").read_text())
         page.locator("#submit:not([disabled])").click()
         page.locator("#yes:not([disabled])").click()
-        expect(page).to_have_url(re.compile(f"{re.escape(home)}/jobs/new-5$"), timeout=SOON_MS)
-        expect(page.locator("h1")).to_have_text("mine", timeout=SOON_MS)
-        expect(page.locator("#history")).to_contain_text(
-            "submit asked for by ada (service, proxy)", timeout=SOON_MS
-        )
+        expect(page).to_have_url(re.compile(f"{re.escape(home)}/jobs/new-5$"))
+        expect(page.locator("h1")).to_have_text("mine")
+        expect(page.locator("#history")).to_contain_text("submit asked for by ada (service, proxy)")
 
         page.goto(f"{home}/compare?runs=new-4,new-1_0")
-        expect(page.locator("#rows tr")).to_have_count(2, timeout=SOON_MS)
+        expect(page.locator("#rows tr")).to_have_count(2)
         context.close()
     assert len(asked) > 40 and [one for one in asked if not one.startswith(f"{ROOT}/")] == []
     # Of the new job there is no run and no log yet.
