@@ -112,6 +112,7 @@ class _Rank:
 
     def __init__(self, placement: Placement, pipeline: Pipeline, rank: int) -> None:
         self._placement, self._pipeline, self._rank = placement, pipeline, rank
+        self._size = max(placement.ranks) + 1
         operations = placement.network.operations
         self._own = [(one, [u for u in placement.of(one.name) if u.rank == rank]) for one in operations]
         self._with_gradient = {one.name for one in operations if one.readings}
@@ -258,7 +259,9 @@ class _Rank:
             for number in (flow.arriving if back else flow.leaving).get(self._rank, ()):
                 one = message(content, name, flow, number, back=back, micro=micro)
                 by_target.setdefault(one.target, []).append(one)
-        yield from (Send(tuple(by_target[target])) for target in sorted(by_target))
+        # Each rank begins with the next one: if all began with the first, its link would be full, and others idle.
+        order = sorted(by_target, key=lambda target: (target - self._rank) % self._size)
+        yield from (Send(tuple(by_target[target])) for target in order)
 
     def _receive(
         self, flows: _Flows, content: Content, *, back: bool = False, micro: int = 0
@@ -268,4 +271,5 @@ class _Rank:
             for number in (flow.leaving if back else flow.arriving).get(self._rank, ()):
                 one = message(content, name, flow, number, back=back, micro=micro)
                 by_source.setdefault(one.source, []).append(one)
-        yield from (Receive(tuple(by_source[source])) for source in sorted(by_source))
+        order = sorted(by_source, key=lambda source: (self._rank - source) % self._size)
+        yield from (Receive(tuple(by_source[source])) for source in order)
