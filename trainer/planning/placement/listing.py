@@ -259,7 +259,7 @@ class _Rank:
             for number in (flow.arriving if back else flow.leaving).get(self._rank, ()):
                 one = message(content, name, flow, number, back=back, micro=micro)
                 by_target.setdefault(one.target, []).append(one)
-        # Each rank begins with the next one: if all began with the first, its link would be full, and others idle.
+        # Each rank begins with the next one: if all began with the first, its link would fill, others idle.
         order = sorted(by_target, key=lambda target: (target - self._rank) % self._size)
         yield from (Send(tuple(by_target[target])) for target in order)
 
