@@ -107,6 +107,16 @@ def test_a_sender_and_a_receiver_handle_a_message_each_for_its_own_seconds():
     assert after.busy_s == before.busy_s
 
 
+def test_of_all_that_send_to_all_no_two_begin_with_the_same_one():
+    _, lists = placed(ways.spatial(NETWORK, (4,), range(4)))
+    for rank, tasks in lists.items():
+        to = [task.messages[0].target for task in tasks if isinstance(task, Send)]
+        by = [task.messages[0].source for task in tasks if isinstance(task, Receive)]
+        # The last exchange is of weights, with all others.
+        assert to[-3:] == [(rank + step) % 4 for step in (1, 2, 3)]
+        assert by[-3:] == [(rank - step) % 4 for step in (1, 2, 3)]
+
+
 def test_a_part_costs_its_share_of_the_output_and_of_a_sum_its_share_of_the_input():
     placement, lists = placed(ways.spatial(NETWORK, (2,), range(2)))
     by_name = {(unit.operation, unit.rank): unit for unit in placement.units}
