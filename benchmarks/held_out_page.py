@@ -30,7 +30,8 @@ and what a link carries ({carried:.1%} of its rate, {latency:.2f} ms for a messa
 the cases: other networks, other links, up to eight hosts, every strategy. They are predicted by the code of
 [`cingulum simulate`](how-to/simulate.md), {samples} samples in an update. Strategies by which every rank
 trains the whole network do so with a chain of waiting layers, of the network's weights and seconds.
-`hypergraph` is left out on eight hosts, where it searches for minutes.
+`hypergraph` is left out on eight hosts, where it searches for minutes. What is missed, and why:
+[decision 58](decisions/0058-simulator.md#held-out-cases).
 """
 
 
@@ -154,6 +155,23 @@ def _summary(some: Sequence[Case]) -> list[str]:
             f"| {math.exp(statistics.median(math.log(1 + one.error) for one in mine)):.3f} "
             f"| {worst.error:+.1%}: {worst.label}, {worst.network}, {worst.ranks} hosts, {worst.rate} |"
         )
+    hosts = sorted({one.ranks for one in some})
+    lines += [
+        "",
+        "| hosts | cases | mean error | of `data` | without servers |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for ranks in hosts:
+        on = [one for one in some if one.ranks == ranks]
+        means = [
+            f"{statistics.mean(abs(one.error) for one in of):.1%}"
+            for of in (
+                on,
+                [one for one in on if one.label == "data"],
+                [one for one in on if one.label != "parameter-server"],
+            )
+        ]
+        lines.append(f"| {ranks} | {len(on)} | {' | '.join(means)} |")
     kept, pairs, clear, differ = order(some)
     lines += [
         "",
