@@ -82,7 +82,7 @@ DEEP_launchers  := tests/parallel/test_attendant.py \
                    $(addprefix tests/cluster/test_,mpirun_hosts.py docker.py apptainer.py apptainer_hosts.py)
 DEEP_containers := $(addprefix tests/cluster/test_,docker.py apptainer.py apptainer_hosts.py)
 DEEP_service    := tests/whole/test_service_fuzzed.py
-DEEP_testbed    := $(addprefix tests/cluster/test_,testbed_ends.py testbed_page.py)
+DEEP_testbed    := $(addprefix tests/cluster/test_,testbed_ends.py testbed_page.py profile_on_hosts.py)
 DEEP_all        := tests/whole tests/parallel tests/docs tests/cluster
 ABOUT           := all
 SUBJECTS        := $(sort $(patsubst DEEP_%,%,$(filter DEEP_%,$(.VARIABLES))))

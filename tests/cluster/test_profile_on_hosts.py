@@ -18,7 +18,7 @@ ON_LINKS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.deep  # on a machine that does nothing else
 def test_a_link_is_measured_as_it_was_shaped(cluster):
     hosts = cluster.hosts[:2]
     for host in hosts:

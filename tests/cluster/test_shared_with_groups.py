@@ -18,8 +18,9 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from postgresql import url
 from starlette.routing import Route
-from test_store_postgresql import empty, server, url  # noqa: F401  (a fixture)
+from test_store_postgresql import database, empty  # noqa: F401  (a fixture)
 
 from cingulum.service.app import create_app
 from cingulum.service.callers import AtSocket
@@ -85,7 +86,7 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(server) -> Iterator[Site]:  # noqa: F811
+def site(database) -> Iterator[Site]:  # noqa: F811
     if os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "setpriv"))):
         why = "needs root, unshare and setpriv, to run as several users"
         if os.environ.get("CINGULUM_REQUIRE_CLUSTER") == "1":
@@ -94,13 +95,13 @@ def site(server) -> Iterator[Site]:  # noqa: F811
     folder = Path(tempfile.mkdtemp(prefix="cingulum-site-"))
     try:
         folder.chmod(0o755)
-        site = Site(folder, url(server))
+        site = Site(folder, url(database.folder))
         (folder / "passwd").write_text(USERS.format(folder))
         site.members("ada", "ben")
         for number, user in enumerate(("ada", "ben", "eve"), 7001):
             (folder / user).mkdir(mode=0o755)
             os.chown(folder / user, number, number)
-        empty(server)
+        empty(database.folder)
         text = SUBMITS.format(helpers=str(ROOT / "tests" / "helpers"), runs=str(folder / "ada" / "runs"))
         assert (made := site.run("ada", "-c", text)).returncode == 0, made.stderr
         yield site

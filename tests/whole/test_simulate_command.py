@@ -78,7 +78,9 @@ def test_figures_follow_from_the_cluster(config, capsys):
     one, two = by["filters", 4], by["filters", 8]
     # An owner of a quarter of all sends half of it, and half of that of the other group's owner back.
     assert parameters <= two["sent_bytes"] - one["sent_bytes"] < 4 * parameters
-    assert two["samples"] == 2 * one["samples"] and two["memory_bytes"] == one["memory_bytes"]
+    assert two["samples"] == 2 * one["samples"]
+    # An owner keeps the optimizer's slots of what it owns alone.
+    assert 0 < one["memory_bytes"] - two["memory_bytes"] < 4 * parameters
     assert two["waiting_s"] > one["waiting_s"]
 
 
