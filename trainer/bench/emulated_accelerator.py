@@ -92,6 +92,7 @@ def _after(seconds: float, tensor: Any) -> Any:
         time.sleep(seconds)
         return value
 
-    waited = tf.numpy_function(wait, [tensor], tensor.dtype)
+    # TensorFlow does what has state in the order of the program: what hands gradients over, all waits first.
+    waited = tf.numpy_function(wait, [tensor], tensor.dtype, stateful=False)
     waited.set_shape(tensor.shape)
     return waited
