@@ -160,7 +160,8 @@ def about_a_job() -> list[tuple[str, str]]:
 
     from served import checks
 
-    app = create_app(JobsNow(Store(":memory:")), AtSocket("me"), looks=checks()).app
+    with tempfile.TemporaryDirectory() as folder:
+        app = create_app(JobsNow(Store(Path(folder) / "jobs.db")), AtSocket("me"), looks=checks()).app
     return [
         (method, route.path)
         for route in flat(app.routes)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
 from conftest import Launch
 
 from jobs.launchers import mpirun
@@ -43,6 +44,32 @@ def test_a_site_can_set_another_algorithm(launch: Launch) -> None:
     assert report["mpi"]["coll_tuned_allreduce_algorithm"] == 3
     # Recursive doubling sends everything to two partners, so this test would see that it is no ring.
     assert all(sent[1] > 0.5 * report["payload"] for sent in report["sent"])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "servers", "expected"),
+    [
+        (0, 0, [["first"]]),
+        (3, 0, [["first"], ["second"], ["first"]]),
+        (3, 1, [["first"], ["second"], []]),
+        (2, 1, [["first"], []]),
+    ],
+    ids=["alone", "ranks", "two workers and a server", "a worker and a server"],
+)
+def test_a_process_gets_its_gpu_before_tensorflow_starts_and_servers_none(
+    launch: Launch, tmp_path: Path, ranks: int, servers: int, expected: list[list[str]]
+) -> None:
+    outcome = launch(ranks, "pretended_gpus.py", tmp_path, servers)
+    assert outcome.exit_code == 0, outcome.err
+    assert [json.loads(path.read_text()) for path in sorted(tmp_path.iterdir())] == expected
+
+
+def test_ranks_that_computed_before_they_have_a_gpu_are_told_so(launch: Launch, tmp_path: Path) -> None:
+    outcome = launch(2, "pretended_gpus.py", tmp_path, 0, environment={"COMPUTES_BEFORE": "1"})
+    assert outcome.exit_code != 0
+    assert "already started" in outcome.err and "Call trainer.init() before" in outcome.err
+    alone = launch(0, "pretended_gpus.py", tmp_path, 0, environment={"COMPUTES_BEFORE": "1"})
+    assert alone.exit_code == 0, alone.err
 
 
 def test_ranks_of_one_host_start_where_there_is_no_ssh(tmp_path: Path) -> None:

@@ -30,6 +30,16 @@ def test_normalising_gives_the_values_and_gradients_of_float64(shape):
         np.testing.assert_allclose(mine, its, rtol=1e-4, atol=1e-4)
 
 
+def test_cudnn_is_never_given_more_samples_than_it_takes():
+    shape = (2, 64, 64, 64, 3)
+    graph = tf.function(channelwise.scaled).get_concrete_function(
+        tf.TensorSpec(shape), tf.TensorSpec((3,)), tf.TensorSpec((3,))
+    )
+    scaling = [one for one in graph.graph.get_operations() if one.type == "FusedBatchNormV3"]
+    assert len(scaling) == 1
+    assert scaling[0].inputs[0].shape[0] <= 65_535  # seen on an H200: more end in "cuDNN launch failure"
+
+
 def test_only_float32_is_taken():
     assert channelwise.can_take(tf.zeros((2, 3)))
     assert not channelwise.can_take(tf.zeros((2, 3), "float64"))

@@ -18,7 +18,7 @@ def keep_to_own_cores(tf: Any, *, threads: int, place: tuple[int, int] | None) -
     """Bind this process, and all threads that it starts from now on, to its share of the host's cores.
 
     Only where each rank computes with its whole share: fewer threads say that others need cores, too. Not on
-    hosts with GPUs, whose ranks wait for them instead of computing (not run on a GPU). A site that wants
+    hosts with GPUs, whose ranks wait for them instead of computing (not timed there). A site that wants
     ranks to move freely sets CINGULUM_BIND=none.
 
     Args:

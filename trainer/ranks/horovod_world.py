@@ -45,6 +45,8 @@ class HorovodWorld(World):
         self._ops = {"mean": hvd.Average, "sum": hvd.Sum, "max": hvd.Max, "min": hvd.Min}
         self.rank, self.size = hvd.rank(), hvd.size()
         self.local_rank, self.local_size = hvd.local_rank(), hvd.local_size()
+        # Before the first collective, with which TensorFlow starts.
+        launch.pin_gpu(self.local_rank)
         # Of Horovod's whole world, by our number; a group has a part of them.
         self._ranks = tuple(range(self.size))
         self._groups: dict[tuple[int, ...], World | None] | None = {} if groups else None

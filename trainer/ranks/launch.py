@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.errors import ConfigError, LaunchError, WorldError
+from trainer.quiet import import_tensorflow
 
 if TYPE_CHECKING:
     from trainer.config.strategy import RingConfig, ServerConfig
@@ -243,10 +244,26 @@ def starting_threads(tf: Any, threads: int) -> int:
     return threads
 
 
-def pin_gpu(tf: Any, local_rank: int) -> None:
-    """Give this rank one GPU of its host, where there are any. Not run on a GPU."""
+def pin_gpu(local_rank: int | None) -> None:
+    """Give this process one GPU of its host, where there are any, or none; before TensorFlow starts.
+
+    Args:
+        local_rank: its number among those that compute on this host; None for a server, which does not.
+
+    Raises:
+        WorldError: TensorFlow has started, so that it holds every GPU.
+    """
+    tf = import_tensorflow()
     gpus = tf.config.list_physical_devices("GPU")
-    if gpus:
-        mine = gpus[local_rank % len(gpus)]
+    if not gpus:
+        return
+    mine = [] if local_rank is None else [gpus[local_rank % len(gpus)]]
+    try:
         tf.config.set_visible_devices(mine, "GPU")
-        tf.config.experimental.set_memory_growth(mine, True)
+        for gpu in mine:
+            tf.config.experimental.set_memory_growth(gpu, True)
+    except RuntimeError as error:
+        raise WorldError(
+            f"TensorFlow has already started, so it cannot be given one of {len(gpus)} GPUs ({error}).",
+            cure="Call trainer.init() before anything is computed: at the top of the script.",
+        ) from None

@@ -49,8 +49,8 @@ def join(members: Members) -> World:
         MPI, comm.Dup(), channels, hosts=hosts, workers=workers, servers=servers, mode=members.mode
     )
     if not reduces:
-        # Which chooses its GPU.
         world.local_rank = sum(p < comm.rank and hosts[p] == world.host for p in workers)
+        launch.pin_gpu(None if world.is_server else world.local_rank)
     return world
 
 

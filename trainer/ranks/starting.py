@@ -8,13 +8,14 @@ one rank and neither MPI nor Horovod is loaded.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
 from types import TracebackType
 
-from trainer.errors import CingulumError
+from trainer.errors import CingulumError, WorldError
 from trainer.quiet import import_tensorflow
 from trainer.ranks import binding, failure_file, launch
 from trainer.ranks.members import Members
@@ -64,8 +65,6 @@ def init(
     world = _world_of(known, several=several)
     enter(world)
     if several:
-        if not world.is_server:
-            launch.pin_gpu(tf, world.local_rank)
         sys.excepthook = _end_all_ranks
     return world
 
@@ -79,6 +78,8 @@ def _world_of(members: Members, *, several: bool) -> World:
         from trainer.ranks.horovod_world import HorovodWorld
 
         return HorovodWorld(groups=members.groups)
+    with contextlib.suppress(WorldError):  # a script that has computed keeps what it took
+        launch.pin_gpu(0)
     return World()
 
 

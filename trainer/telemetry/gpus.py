@@ -1,4 +1,4 @@
-"""Readings of the GPUs that a process may use, by NVIDIA's management library. Not run on a GPU."""
+"""Readings of the GPUs that a process may use, by NVIDIA's management library."""
 
 from __future__ import annotations
 

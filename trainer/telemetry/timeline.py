@@ -1,8 +1,8 @@
 """Records what a rank does and when; of a compiled training step, by timestamps in the graph itself.
 
 A timestamp delays no operation: it waits for what it times, and nothing waits for it but the start of the
-step and that of the backward pass. On a GPU it would record when work was handed to the device, not when it
-was done; not run on a GPU.
+step and that of the backward pass. On a GPU it records when work was handed to the device, not when it was
+done.
 
 What the strategy calls while TensorFlow traces the step does nothing unless a `Timeline` is tracing.
 """
