@@ -51,6 +51,8 @@ NETWORKS = (
 CALIBRATED_RATE, RATES = "100mbit", ("50mbit", "200mbit")
 RANKS = (4, 2, 8)
 SAMPLES = 8
+# Microseconds of each second (kernel.sched_rt_period_us) for what runs in real time.
+REAL_TIME = Path("/proc/sys/kernel/sched_rt_runtime_us")
 # It searches for minutes on more.
 MOST_OF_HYPERGRAPH = 4
 
@@ -108,18 +110,26 @@ def started(cell: dict[str, Any], rates: list[str], folder: Path) -> Iterator[tu
 
 @contextlib.contextmanager
 def packets_first(*, first: bool) -> Iterator[None]:
-    """Let the kernel's threads that handle packets run before ranks in real time, which would starve them."""
+    """Let the kernel's threads that handle packets run before ranks in real time, which would starve them.
+
+    Nor does the kernel stop what runs in real time for 50 ms of every second meanwhile, as it does otherwise
+    wherever ranks that look for messages keep all cores busy: links then stand still as long.
+    """
     names = {int(one.name): one / "comm" for one in Path("/proc").iterdir() if one.name.isdigit()}
     threads = []
     for number, name in names.items():
         with contextlib.suppress(OSError):  # it has ended
             if first and name.read_text().startswith("ksoftirqd/"):
                 threads.append(number)
+    before = REAL_TIME.read_text()
     try:
         for number in threads:
             os.sched_setscheduler(number, os.SCHED_FIFO, os.sched_param(2))
+        if first:
+            REAL_TIME.write_text("-1\n")
         yield
     finally:
+        REAL_TIME.write_text(before)
         for number in threads:
             os.sched_setscheduler(number, os.SCHED_OTHER, os.sched_param(0))
 
