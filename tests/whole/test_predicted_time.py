@@ -162,6 +162,8 @@ def test_a_divided_network_is_simulated_where_there_are_a_profile_and_a_cluster(
         assert json.loads(capsys.readouterr().out)["refused"].startswith("The profile of tiny has ")
     monkeypatch.setattr(simulated_apart, "LIMIT_S", 0.001)
     assert "simulating train.strategy=spatial takes longer than 0 s" in said_of(capsys, *words)["said"]
+    with simulated_apart._ONE:  # as another request of a service does
+        assert "is not simulated while others are" in said_of(capsys, *words)["said"]
 
 
 def test_the_epochs_until_a_value_are_those_of_a_run(slurm):

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from trainer import config as configuration
@@ -20,6 +21,8 @@ from trainer.planning.simulation.cluster import Cluster
 
 # Importing TensorFlow takes 3 s of it.
 LIMIT_S = 10.0
+# It takes a core and a GiB: a service, asked by many, makes one at a time.
+_ONE = threading.Lock()
 NAMES = ("spatial", "filters", "hybrid", "hypergraph")
 
 
@@ -39,6 +42,8 @@ def step_s(config: RunConfig, profile: Profile, cluster: Cluster, ranks: int) ->
         raise ConfigError("train.strategy.replicas=auto is decided when it starts")
     line = [sys.executable, "-m", "trainer.profiling.simulated_apart"]
     name = config.train.strategy.name
+    if not _ONE.acquire(timeout=LIMIT_S):
+        raise ConfigError(f"train.strategy={name} is not simulated while others are: ask again")
     try:
         done = subprocess.run(
             line,
@@ -54,6 +59,8 @@ def step_s(config: RunConfig, profile: Profile, cluster: Cluster, ranks: int) ->
         raise ConfigError(f"simulating train.strategy={name} takes longer than {LIMIT_S:.0f} s") from None
     except (ValueError, LookupError):
         raise ConfigError(f"simulating train.strategy={name} ended with code {done.returncode}") from None
+    finally:
+        _ONE.release()
     if "step_s" not in found:
         raise ConfigError(f"train.strategy={name} cannot be simulated: {found['refused'].rstrip('.')}")
     return float(found["step_s"])
