@@ -19,6 +19,7 @@ import contextlib
 import itertools
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -219,6 +220,7 @@ def main() -> int:
         return 0
     if args.steps < 2:
         parser.error("--steps: take 2 or more: the first is not counted")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is changed of the kernel is put back
     until = time.monotonic() + 60 * (args.minutes or 1e6)
     found = json.loads(args.out.read_text()) if args.out.exists() else {"calibration": None, "cells": []}
 
