@@ -27,7 +27,7 @@ def test_collectives_agree_the_all_reduce_is_a_ring_and_groups_must_be_prepared(
         "coll_tuned_use_dynamic_rules": 1,
         "mpi_yield_when_idle": 1,
         "btl_tcp_flags": 9,
-        "btl_tcp_eager_limit": 2**20 + 2**12,
+        "btl_tcp_eager_limit": 2**22 + 2**12,
     }
     expected = 2 * (ranks - 1) / ranks * report["payload"]
     for sent in report["sent"]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Up to so many bytes Open MPI sends over TCP without asking the receiver first, its own envelope included.
 _EAGER = "OMPI_MCA_btl_tcp_eager_limit"
 _ENVELOPE = 2**12
-# It keeps buffers of this size, 32 at a time.
+# A larger message asks. It keeps buffers of this size, 32 at a time, of which only used pages are memory.
 _MOST_EAGER = 2**22
 
 # Set where the site has not set them, before MPI_Init. Figures: docs/decisions/0003-gradient-reduction.md.
@@ -33,7 +33,7 @@ SETTINGS = {
     # waits behind what the side itself is sending: one direction of a link idles while the other is busy.
     "OMPI_MCA_btl_tcp_flags": "send,inplace",
     # Above 64 KiB it would still ask before the second part: docs/decisions/0061-rounds-that-do-not-ask.md.
-    _EAGER: str(2**20 + _ENVELOPE),
+    _EAGER: str(_MOST_EAGER + _ENVELOPE),
     # Where nothing is to be reduced Horovod's thread sleeps for so many ms, until something is, and does not
     # ask the other ranks every millisecond. Only our build knows it: docs/decisions/0029-waking-on-work.md.
     "HOROVOD_IDLE_CYCLE_TIME": "20",
