@@ -14,7 +14,7 @@ from trainer.planning.placement import costs
 from trainer.planning.placement.durations import Durations
 from trainer.planning.placement.tasks import Compute, Receive, Send, Task, TaskLists
 from trainer.planning.profile import Profile
-from trainer.planning.simulation import engine, epoch
+from trainer.planning.simulation import engine, epoch, steady
 from trainer.planning.simulation.collectives import Direct, Exchanged
 from trainer.planning.simulation.engine import Played
 from trainer.planning.simulation.fabric import ClusterFabric
@@ -52,6 +52,8 @@ def play(
 ) -> Group:
     """Play an update of the groups that share a host, or of one that takes several hosts.
 
+    Its seconds are those of one that follows another.
+
     Args:
         outlook: of one group.
         profile: of its ranks.
@@ -70,21 +72,20 @@ def play(
 
     rounds = [(_copies(lists, size, groups), times) for lists, times in outlook.rounds]
 
-    def update(slowdown: dict[int, float]) -> tuple[float, list[Played]]:
-        played = [engine.play(lists, seconds, fabric, ranks, slowdown=slowdown) for lists, _ in rounds]
-        return (
-            math.fsum(times * one.step_s for one, (_, times) in zip(played, rounds, strict=True)),
-            played,
+    def update(slowdown: dict[int, float]) -> float:
+        return math.fsum(
+            times * steady.step_s(lists, seconds, fabric, ranks, slowdown=slowdown) for lists, times in rounds
         )
 
-    step_s, played = update({})
+    step_s = update({})
+    played = [engine.play(lists, seconds, fabric, ranks) for lists, _ in rounds]
     busy = [
         math.fsum(times * one.busy_s[rank] for one, (_, times) in zip(played, rounds, strict=True))
         for rank in range(size)
     ]
     random = np.random.default_rng(SEED)
     drawn = [
-        update(dict(enumerate(np.maximum(0.1, random.normal(1.0, deviation, ranks)))))[0]
+        update(dict(enumerate(np.maximum(0.1, random.normal(1.0, deviation, ranks)))))
         for _ in range(DRAWS if deviation else 0)
     ] or [step_s]
     mean = statistics.mean(drawn)

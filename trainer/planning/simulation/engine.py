@@ -81,6 +81,7 @@ class Played:
 
     Attributes:
         step_s: until the last rank has finished.
+        half_s: until the last rank has finished the first half of its tasks, if that was asked for.
         busy_s: of each rank, computing.
         spans: of all ranks, in the order in which they began.
         transfers: in the order in which they arrived.
@@ -92,6 +93,7 @@ class Played:
     spans: tuple[Span, ...]
     transfers: tuple[Transfer, ...]
     loads: dict[Resource, Load]
+    half_s: float = 0.0
 
     @property
     def waiting_s(self) -> tuple[float, ...]:
@@ -106,6 +108,7 @@ def play(
     ranks: int,
     *,
     slowdown: Mapping[int, float] | None = None,
+    halves: bool = False,
 ) -> Played:
     """Play the lists of all ranks.
 
@@ -115,11 +118,12 @@ def play(
         fabric: of the links between ranks.
         ranks: that train; those without tasks wait.
         slowdown: by what computing takes longer on a rank; default: 1.
+        halves: note when all have done the first half of their tasks.
 
     Raises:
         ValueError: ranks would wait for each other for ever.
     """
-    engine = _Engine(lists, seconds, fabric, ranks, slowdown or {})
+    engine = _Engine(lists, seconds, fabric, ranks, slowdown or {}, halves)
     return engine.run()
 
 
@@ -159,7 +163,13 @@ class _Busy:
 
 class _Engine:
     def __init__(
-        self, lists: TaskLists, seconds: Seconds, fabric: Fabric, ranks: int, slowdown: Mapping[int, float]
+        self,
+        lists: TaskLists,
+        seconds: Seconds,
+        fabric: Fabric,
+        ranks: int,
+        slowdown: Mapping[int, float],
+        halves: bool,
     ) -> None:
         self._lists, self._seconds, self._fabric, self._slowdown = lists, seconds, fabric, slowdown
         self._ranks = {rank: _Rank() for rank in lists}
@@ -167,6 +177,8 @@ class _Engine:
         self._numbers = itertools.count()
         self._busy = [0.0] * ranks
         self._ends = [0.0] * ranks
+        self._halves: dict[int, float] = {}
+        self._half = {rank: len(tasks) // 2 for rank, tasks in lists.items()} if halves else {}
         # Bundles of two ranks that wait for the one before them; there is a queue while one is under way.
         self._queues: dict[tuple[int, int], collections.deque[tuple[Bundle, float]]] = {}
         self._arrived: set[Bundle] = set()
@@ -184,7 +196,9 @@ class _Engine:
             raise ValueError("ranks wait for each other for ever")
         loads = {resource: Load(one.bytes, one.seconds) for resource, one in self._links.items()}
         self._spans.sort(key=lambda span: span.start)
-        return Played(max(self._ends), tuple(self._busy), tuple(self._spans), tuple(self._transfers), loads)
+        half_s = max(self._halves.values(), default=0.0)
+        happened = tuple(self._busy), tuple(self._spans), tuple(self._transfers), loads
+        return Played(max(self._ends), *happened, half_s)
 
     def _at(self, moment: float, happens: Callable[..., None], *arguments: Any) -> None:
         heapq.heappush(self._events, (moment, next(self._numbers), happens, arguments))
@@ -192,6 +206,8 @@ class _Engine:
     def _go_on(self, now: float, rank: int) -> None:
         """Do a rank's next task, and come back when it has taken its time; or wait."""
         tasks, state = self._lists[rank], self._ranks[rank]
+        if state.at == self._half.get(rank):
+            self._halves.setdefault(rank, now)
         if state.at < len(tasks):
             task = tasks[state.at]
             if isinstance(task, Receive):

@@ -7,15 +7,14 @@ step is one of many: a rank that has done its part begins the next one while oth
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from trainer.planning.placement.costs import Cost, Played, owned
 from trainer.planning.placement.durations import Durations
-from trainer.planning.placement.tasks import Compute, Receive, Send, Task, TaskLists, Update
+from trainer.planning.placement.tasks import Compute, Receive, TaskLists, Update
 from trainer.planning.placement.units import Placement
 from trainer.planning.profile import Profile
-from trainer.planning.simulation import engine
+from trainer.planning.simulation import engine, steady
 from trainer.planning.simulation.fabric import HostLinks
 
 
@@ -27,17 +26,9 @@ def predict(placement: Placement, lists: TaskLists, profile: Profile, ranks: int
     durations = Durations(placement, profile, dict(enumerate(owned(placement, ranks))))
     links = HostLinks(profile)
     found = engine.play(lists, durations.of, links, ranks)
-    two = {rank: (*tasks, *map(_next, tasks)) for rank, tasks in lists.items()}
-    step = engine.play(two, durations.of, links, ranks).step_s - found.step_s
+    step = steady.step_s(lists, durations.of, links, ranks)
     played = [one for rank in range(ranks) for one in _passes([s for s in found.spans if s.rank == rank])]
     return Cost(step, found.busy_s, tuple(step - busy for busy in found.busy_s), tuple(played))
-
-
-def _next(task: Task) -> Task:
-    """Return the task in the next update, whose messages are others."""
-    if not isinstance(task, Send | Receive):
-        return task
-    return type(task)(tuple(dataclasses.replace(one, number=-1 - one.number) for one in task.messages))
 
 
 def _passes(spans: Sequence[engine.Span]) -> list[Played]:
