@@ -99,6 +99,7 @@ def serve(
 
     from cingulum.commands.service_checks import ServiceChecks
     from cingulum.commands.serving import Serving
+    from cingulum.service import heaps
     from cingulum.service.tokens import TokenFile
     from cingulum.service.webhook import Webhook
     from cingulum.service.webhook import secret as signature
@@ -123,6 +124,7 @@ def serve(
             raise InputError("--install is for the socket.", cure="Leave out --port: ssh forwards to it.")
         _install(socket or _default_socket(host), store, runs, host, as_json=as_json)
     else:
+        heaps.keep_few()
         found = _store(store)
         told = None
         if webhook is not None:
