@@ -67,3 +67,16 @@ def test_elsewhere_nothing_is_set(monkeypatch):
 
     monkeypatch.setattr(heaps.ctypes, "CDLL", lambda name: object())
     assert not heaps.keep_few()
+
+
+def test_serve_keeps_few_before_it_answers(monkeypatch, tmp_path):
+    from cingulum import cli
+    from cingulum.commands.serving import Serving
+    from cingulum.service import heaps
+
+    done = []
+    monkeypatch.setenv("CINGULUM_HOME", str(tmp_path))
+    monkeypatch.setattr(heaps, "keep_few", lambda: done.append("heaps"))
+    monkeypatch.setattr(Serving, "at_socket", lambda self, path, host: done.append("serves"))
+    assert cli.run(["serve", "--socket", str(tmp_path / "s")]) == 0
+    assert done == ["heaps", "serves"]
