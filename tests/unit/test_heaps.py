@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
 
 import pytest
 
+from cingulum import cli
+from cingulum.commands.serving import Serving
+from cingulum.service import heaps
+
 # Threads that hold memory at the same time, and how many heaps that made.
 COUNT = """
-import ctypes, os, sys, tempfile, threading
+import ctypes, sys, tempfile, threading
 from cingulum.service import heaps
 
 if sys.argv[1] == "few":
@@ -40,20 +45,21 @@ with tempfile.NamedTemporaryFile() as file:
 def test_a_service_has_two_heaps_however_many_threads_it_has():
     def count(how):
         words = [sys.executable, "-c", COUNT, how]
-        return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+        unset = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+        return int(subprocess.run(words, capture_output=True, text=True, check=True, env=unset).stdout)
 
     assert count("few") <= 2 < count("as ever")
 
 
 def test_what_a_site_has_set_stays(monkeypatch):
-    from cingulum.service import heaps
-
     asked = []
 
     class Libc:
         def __init__(self, name):
             self.mallopt = lambda option, value: asked.append((option, value)) or 1
 
+    for _, name, _ in heaps._OPTIONS:
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(heaps.ctypes, "CDLL", Libc)
     assert heaps.keep_few() and len(asked) == 3
     asked.clear()
@@ -63,17 +69,11 @@ def test_what_a_site_has_set_stays(monkeypatch):
 
 
 def test_elsewhere_nothing_is_set(monkeypatch):
-    from cingulum.service import heaps
-
     monkeypatch.setattr(heaps.ctypes, "CDLL", lambda name: object())
     assert not heaps.keep_few()
 
 
 def test_serve_keeps_few_before_it_answers(monkeypatch, tmp_path):
-    from cingulum import cli
-    from cingulum.commands.serving import Serving
-    from cingulum.service import heaps
-
     done = []
     monkeypatch.setenv("CINGULUM_HOME", str(tmp_path))
     monkeypatch.setattr(heaps, "keep_few", lambda: done.append("heaps"))
