@@ -7,12 +7,11 @@ import os
 import pydantic
 import pytest
 
-from trainer.config.strategy import RingConfig, ServerConfig
+from trainer.config.strategy import RingConfig
 from trainer.ranks import launch
 from trainer.strategies import ring
 
 ALLREDUCE = "OMPI_MCA_coll_tuned_allreduce_algorithm"
-EAGER = "OMPI_MCA_btl_tcp_eager_limit"
 
 
 @pytest.fixture
@@ -56,19 +55,6 @@ def test_horovods_settings_have_horovods_units():
         "HOROVOD_TIMELINE": "DYNAMIC",
     }
     assert launch.ring_environment(RingConfig(fusion_mb=0))["HOROVOD_FUSION_THRESHOLD"] == "0"
-
-
-@pytest.mark.parametrize(
-    ("piece_mb", "limit"), [(0.01, 2**16 + 2**12), (1.0, 2**20 + 2**12), (64.0, 2**22 + 2**12)]
-)
-def test_messages_to_servers_leave_without_asking_up_to_a_bound(monkeypatch, piece_mb, limit):
-    monkeypatch.delenv(EAGER, raising=False)
-    assert launch.server_environment(ServerConfig(piece_mb=piece_mb)) == {EAGER: str(limit)}
-
-
-def test_a_sites_own_bound_for_messages_that_do_not_ask_stays(monkeypatch):
-    monkeypatch.setenv(EAGER, "1000")
-    assert launch.server_environment(ServerConfig()) == {}
 
 
 def test_mpi_is_taken_at_its_word():

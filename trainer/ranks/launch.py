@@ -14,7 +14,7 @@ from trainer.errors import ConfigError, LaunchError, WorldError
 from trainer.quiet import import_tensorflow
 
 if TYPE_CHECKING:
-    from trainer.config.strategy import RingConfig, ServerConfig
+    from trainer.config.strategy import RingConfig
 
 # Up to so many bytes Open MPI sends over TCP without asking the receiver first, its own envelope included.
 _EAGER = "OMPI_MCA_btl_tcp_eager_limit"
@@ -68,7 +68,7 @@ ALGORITHMS: dict[str, dict[str, str]] = {
 READ_BACK = tuple(
     dict.fromkeys(
         name.removeprefix("OMPI_MCA_")
-        for settings in (SETTINGS, *ALGORITHMS.values(), (_EAGER,))
+        for settings in (SETTINGS, *ALGORITHMS.values())
         for name in settings
         if name.startswith("OMPI_MCA_")
     )
@@ -174,19 +174,6 @@ def ring_environment(ring: RingConfig) -> dict[str, str]:
         # It is started once the run folder is there: `World.start_timeline`.
         environment["HOROVOD_TIMELINE"] = "DYNAMIC"
     return environment
-
-
-def server_environment(server: ServerConfig) -> dict[str, str]:
-    """Return the variables with which MPI sends a server's messages without asking the receiver first.
-
-    Above this limit (64 KiB by default) Open MPI sends the head of a message over TCP and waits until the
-    receiver agrees. The answer queues behind what the receiver itself is sending, and no message of a step
-    overlaps with another: docs/decisions/0021-parameter-server.md. A site's own limit stays.
-    """
-    if _EAGER in os.environ:
-        return {}
-    largest = min(round(server.piece_mb * 2**20), _MOST_EAGER)
-    return {_EAGER: str(max(largest, 2**16) + _ENVELOPE)}
 
 
 def apply_settings(environment: Mapping[str, str] | None = None) -> None:

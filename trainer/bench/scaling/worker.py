@@ -59,13 +59,12 @@ def _by_ring(cell: Cell) -> None:
 
 def _by_servers(cell: Cell) -> None:
     from trainer.config.strategy import ServerConfig
-    from trainer.ranks import launch, starting
+    from trainer.ranks import starting
     from trainer.ranks.members import Members
 
     server = ServerConfig(count=cell.servers, **cell.options)
-    environment = {**RARELY, **launch.server_environment(server)}
     members = Members(server.count, server.placement)
-    world = starting.init(threads=1, environment=environment, members=members)
+    world = starting.init(threads=1, environment=RARELY, members=members)
 
     from trainer.strategies.learner import Setup
     from trainer.strategies.servers import serving, strategy

@@ -32,8 +32,8 @@ class Servers(Strategy):
         return found
 
     def environment(self) -> dict[str, str]:
-        """Return the variables of the ring among workers, and of servers."""
-        return launch.ring_environment(RingConfig()) | launch.server_environment(self.server)
+        """Return the variables of the ring among workers."""
+        return launch.ring_environment(RingConfig())
 
     def recorded(self, world: World) -> dict[str, Any]:
         """Return the servers' hosts."""
