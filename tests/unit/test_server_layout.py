@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from trainer.config import parse
+from trainer.config.strategy import ServerConfig
 from trainer.errors import ConfigError
 from trainer.ranks.members import Members
-from trainer.strategies.servers.layout import Piece, bundles, bytes_per_server, layout
+from trainer.strategies.servers.layout import Piece, bundles, bytes_per_server, layout, message_bytes
 
 SIZES = (1000, 8, 30000, 64, 7, 512, 10)
 
@@ -65,6 +66,19 @@ def test_messages_leave_in_the_order_of_the_backward_pass():
     assert [b.number for b in made] == list(range(len(made)))
     for bundle in made:
         assert list(bundle.pieces) == sorted(bundle.pieces, key=lambda p: (-p.variable, -p.start))
+
+
+@pytest.mark.parametrize(
+    ("servers", "held", "found"),
+    [
+        (4, 2**23, 2**17),  # a sixteenth of what each holds
+        (8, 2**20, 2**16),
+        (1, 2**30, 2**20),
+    ],
+)
+def test_a_message_that_nobody_chose_is_a_sixteenth_of_a_share_within_bounds(servers, held, found):
+    assert message_bytes(ServerConfig(count=servers), held) == found
+    assert message_bytes(ServerConfig(count=servers, piece_mb=4), held) == 2**22
 
 
 def test_the_last_processes_serve_and_a_worker_must_be_left():

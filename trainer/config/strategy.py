@@ -87,12 +87,13 @@ class ServerConfig(StrategySection):
         le=10**6,
         description="async: updates that a worker may be ahead of the slowest; default: no bound",
     )
-    piece_mb: float = may_change(
-        1.0,
+    piece_mb: float | None = may_change(
+        None,
         gt=0,
         le=1024,
         strict=False,
-        description="largest message, in MiB; larger variables are cut into pieces",
+        description="largest message, in MiB; larger variables are cut into pieces; default: a sixteenth of "
+        "what a server holds, 1/16 at least, 1 at most",
     )
 
     @property

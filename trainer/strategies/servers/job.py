@@ -14,9 +14,7 @@ import numpy as np
 
 from trainer.config.strategy import ServerConfig
 from trainer.errors import ConfigError
-from trainer.strategies.servers.layout import Bundle, Piece, bundles, layout
-
-MIB = 2**20
+from trainer.strategies.servers.layout import Bundle, Piece, bundles, layout, message_bytes
 
 # Rules that treat each element on its own: a piece of a variable is updated as the whole would be.
 _ELEMENTWISE = frozenset(
@@ -169,7 +167,7 @@ def describe(
         optimizer=json.loads(json.dumps(serialized)),
         workers=workers,
         servers=server.count,
-        piece_bytes=max(1, int(server.piece_mb * MIB)),
+        piece_bytes=message_bytes(server, sum(v.size * v.width for v in described)),
         whole=not elementwise
         or optimizer.clipnorm is not None
         or any(v.constraint is not None for v in described),

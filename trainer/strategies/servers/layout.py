@@ -18,6 +18,9 @@ from trainer.planning.exchange import Exchange
 # A variable is cut at least so fine that a server's share is made of so many pieces: with fewer, the servers'
 # shares would differ much.
 _PIECES_PER_SHARE = 16
+# A message whose size nobody chose is a sixteenth of a share, too, within these bounds: a large one leaves
+# when the last of its gradients is computed, small ones cost more to handle. Figures: decision 0021.
+_SMALLEST_MESSAGE, _LARGEST_MESSAGE = 2**16, 2**20
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,18 @@ class Bundle:
     def size(self) -> int:
         """Number of elements."""
         return sum(piece.size for piece in self.pieces)
+
+
+def message_bytes(server: ServerConfig, held: int) -> int:
+    """Return the most bytes of a message.
+
+    Args:
+        server: the `train.strategy` section.
+        held: bytes of all weights.
+    """
+    if server.piece_mb is not None:
+        return max(1, int(server.piece_mb * 2**20))
+    return min(max(_SMALLEST_MESSAGE, held // (server.count * _PIECES_PER_SHARE)), _LARGEST_MESSAGE)
 
 
 def layout(
@@ -162,7 +177,7 @@ def exchange(held: Sequence[int], workers: int, *, colocated: bool, piece: int, 
 
 def exchange_of(server: ServerConfig, sizes: Sequence[int], workers: int) -> Exchange:
     """Return `exchange` of float32 variables of so many elements, which servers may cut."""
-    piece = max(1, int(server.piece_mb * 2**20))
+    piece = message_bytes(server, 4 * sum(sizes))
     pieces = layout(sizes, server.count, piece_bytes=piece)
     return exchange(
         bytes_per_server(pieces, server.count),
