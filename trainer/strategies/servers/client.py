@@ -22,7 +22,7 @@ from trainer.strategies.slots import Slots
 
 _LOOK_S = 1.0
 # What may be under way to a server without an answer: so many messages, and at least so many bytes.
-_AHEAD = 2
+_AHEAD = 4
 _AHEAD_BYTES = 2**18
 
 
