@@ -41,14 +41,22 @@ def main(words: Sequence[str]) -> int:
     told = Path.cwd() / f".cingulum-end-{secrets.token_hex(4)}"
     program, *rest = words
     environment = {**os.environ, **RECOVERY, END_FILE: str(told)}
-    process = subprocess.Popen([program, *FLAGS, *rest], env=environment)
+    process: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
+        if process is None:
+            early.append(number)
+            return
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(number)
 
+    # Before mpirun is there: a signal that came between the two would end this program, and mpirun go on.
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, pass_on)
+    process = subprocess.Popen([program, *FLAGS, *rest], env=environment)
+    for missed in early:
+        pass_on(missed, None)
     try:
         while process.poll() is None and _code(told) is None:
             time.sleep(_LOOK_S)

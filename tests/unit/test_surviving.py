@@ -26,9 +26,9 @@ def start(tmp_path, monkeypatch):
     program.write_text(PROGRAM)
     program.chmod(0o755)
 
-    def started(script):
+    def started(script, before=""):
         words = surviving.line([str(program), "sh", "-c", script])
-        code = "import sys; from jobs import surviving; surviving._GRACE_S = 0.2; "
+        code = f"import sys; from jobs import surviving; surviving._GRACE_S = 0.2\n{before}\n"
         code += "sys.exit(surviving.main(sys.argv[1:]))"
         words = [words[0], "-c", code, *words[3:]]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -55,4 +55,24 @@ def test_a_request_to_save_is_passed_on(start, tmp_path):
         while not (tmp_path / "up").exists():
             time.sleep(0.02)
         process.send_signal(signal.SIGUSR2)
+        assert process.wait(20) == 75
+
+
+# Popen that returns only when mpirun is there and has been asked to save.
+ASKED_AT_ONCE = """
+import os, pathlib, signal, time
+class Asked(surviving.subprocess.Popen):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        while not pathlib.Path({up!r}).exists():
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGUSR2)
+surviving.subprocess.Popen = Asked
+"""
+
+
+def test_a_request_to_save_that_comes_as_mpirun_starts_is_passed_on(start, tmp_path):
+    up = str(tmp_path / "up")
+    script = f"trap 'exit 75' USR2; touch {up}; while :; do sleep 0.05; done"
+    with start(script, ASKED_AT_ONCE.format(up=up)) as process:
         assert process.wait(20) == 75
