@@ -77,6 +77,9 @@ def test_runs_are_chosen_drawn_over_each_other_sorted_and_tested(service, tmp_pa
         expect(page).to_have_url(re.compile("metrics=.*learning_rate.*axis=time"))
         page.get_by_role("link", name="bad").focus()
         expect(charts.nth(0).locator("path.on")).to_have_count(1)
+        for _ in range(2):  # curves that are drawn anew keep it
+            page.evaluate("document.getElementById('log').click()")
+            expect(charts.nth(0).locator("path.on")).to_have_count(1)
 
         # It moves by itself, and what has the keyboard keeps it.
         write_run(tmp_path / "by-hand" / MARKUP, 6)

@@ -7,7 +7,7 @@ const BASE = "/api/v1/compare";
 const given = () => new URLSearchParams(location.search);
 const runsOf = () => given().get("runs") || "";
 const hidden = new Set();
-let found = null, lines = new Map(), leave = null;
+let found = null, lines = new Map(), leave = null, lit = null;
 
 const chosen = () => {
   const named = given().get("metrics");
@@ -76,6 +76,7 @@ function row([run, place]) {
 
 // Draws the curves of one run in full strength, and the others less.
 function light(id) {
+  lit = id;
   for (const picture of byId("charts").querySelectorAll("svg")) {
     picture.classList.toggle("lit", id !== null);
     for (const path of picture.querySelectorAll("[data-line]")) path.classList.toggle("on", path.dataset.line === id);
@@ -128,6 +129,8 @@ function draw() {
     const drawn = of.filter((line) => places.has(line.id) && !hidden.has(line.id));
     return chart(metric.replaceAll("_", " "), null, drawn.map(({id, x, y}) => ({name: places.get(id)[1], values: y, xs: x, id, kind: kindOfLine(places.get(id)[0])})), options);
   }).filter(Boolean));
+  // Who points at a run while the curves are drawn anew goes on seeing which ones are its own.
+  light(places.has(lit) ? lit : null);
 }
 
 async function tests() {
