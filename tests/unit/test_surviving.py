@@ -18,6 +18,9 @@ shift 5
 exec "$@"
 """
 
+# mpirun that waits until it is asked to save; it ends by itself, should a test have failed.
+SAVES = "trap 'exit 75' USR2; touch {up}; for i in $(seq 600); do sleep 0.05; done"
+
 
 @pytest.fixture
 def start(tmp_path, monkeypatch):
@@ -50,8 +53,7 @@ def test_without_a_word_of_the_run_mpiruns_code_counts(start):
 
 
 def test_a_request_to_save_is_passed_on(start, tmp_path):
-    script = f"trap 'exit 75' USR2; touch {tmp_path}/up; while :; do sleep 0.05; done"
-    with start(script) as process:
+    with start(SAVES.format(up=tmp_path / "up")) as process:
         while not (tmp_path / "up").exists():
             time.sleep(0.02)
         process.send_signal(signal.SIGUSR2)
@@ -73,6 +75,5 @@ surviving.subprocess.Popen = Asked
 
 def test_a_request_to_save_that_comes_as_mpirun_starts_is_passed_on(start, tmp_path):
     up = str(tmp_path / "up")
-    script = f"trap 'exit 75' USR2; touch {up}; while :; do sleep 0.05; done"
-    with start(script, ASKED_AT_ONCE.format(up=up)) as process:
+    with start(SAVES.format(up=up), ASKED_AT_ONCE.format(up=up)) as process:
         assert process.wait(20) == 75
