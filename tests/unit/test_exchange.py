@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import keras
 import pytest
@@ -71,7 +73,26 @@ def test_servers_move_what_their_plan_says_of_workers_and_servers(placement, cou
     assert [one.sent for one in found.payload] == sent == [one.received for one in found.payload]
     assert found.counted == 2 * 4 * plan.parameters
     sizes = [int(keras.ops.size(v)) for v in model.trainable_variables]
-    assert layout.exchange_of(server, sizes, 4).rounds == found.rounds
+    assert layout.exchange_of(server, sizes, 4, one_host=False).rounds == found.rounds
+
+
+@pytest.mark.parametrize(("one_host", "messages"), [(True, 1), (False, 12)])
+def test_servers_on_the_host_of_their_workers_send_larger_messages(one_host, messages):
+    train = TrainConfig(global_batch=4, strategy={"name": "parameter-server", "count": 1})
+    way = registry.of(RunConfig(name="run", data=DataConfig(shards=Path("nowhere")), train=train))
+    model = keras.Sequential(
+        [keras.Input((4,)), *(keras.layers.Dense(128, use_bias=False) for _ in range(12))]
+    )
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build(model.trainable_variables)
+    # Stands in for a world of processes on one host, or on several: only their links are asked.
+    world = SimpleNamespace(links=SimpleNamespace(one_host=one_host))
+    way.calibrate(model, cast("Any", world), None)
+    plan = cast(servers.ServerPlan, way.plan(model, optimizer, 2))
+    assert plan.messages == messages
+    sizes = [int(keras.ops.size(v)) for v in model.trainable_variables]
+    server = cast(ServerConfig, train.strategy)
+    assert layout.exchange_of(server, sizes, 2, one_host=one_host).rounds == plan.exchange().rounds
 
 
 def test_an_asynchronous_worker_takes_all_weights_and_sends_all_gradients():

@@ -77,8 +77,10 @@ def test_messages_leave_in_the_order_of_the_backward_pass():
     ],
 )
 def test_a_message_that_nobody_chose_is_a_sixteenth_of_a_share_within_bounds(servers, held, found):
-    assert message_bytes(ServerConfig(count=servers), held) == found
-    assert message_bytes(ServerConfig(count=servers, piece_mb=4), held) == 2**22
+    assert message_bytes(ServerConfig(count=servers), held, one_host=False) == found
+    assert message_bytes(ServerConfig(count=servers), held, one_host=True) == 2**20
+    for one_host in (True, False):
+        assert message_bytes(ServerConfig(count=servers, piece_mb=4), held, one_host=one_host) == 2**22
 
 
 def test_the_last_processes_serve_and_a_worker_must_be_left():

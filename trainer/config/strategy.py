@@ -93,7 +93,7 @@ class ServerConfig(StrategySection):
         le=1024,
         strict=False,
         description="largest message, in MiB; larger variables are cut into pieces; default: a sixteenth of "
-        "what a server holds, 1/16 at least, 1 at most",
+        "what a server holds, 1/16 at least, 1 at most; 1 where all processes share a host",
     )
 
     @property

@@ -144,7 +144,7 @@ class Strategies:
             raise ConfigError(f"{workers:,} workers of {server.count} servers are too many to be simulated.")
         train, samples = self.subject.config.train, self.subject.samples(workers)
         each = micro_batch(samples, world_size=workers, accumulation=train.accumulation)
-        moves = layout.exchange_of(server, self.subject.variables[0], workers)
+        moves = layout.exchange_of(server, self.subject.variables[0], workers, one_host=fabric.hosts == 1)
         exchanged = collectives.cost(repeated(moves.rounds), fabric)
         alone = self.subject.accumulated(each)
         work = Work(alone.forward_s, alone.backward_s)

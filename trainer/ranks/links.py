@@ -54,6 +54,11 @@ class Links:
         """Number of the server that this process is or holds, or None."""
         return self.servers.index(self.process) if self.process in self.servers else None
 
+    @property
+    def one_host(self) -> bool:
+        """Whether all processes share a host."""
+        return len(set(self.hosts)) == 1
+
     def name_of_server(self, number: int) -> str:
         """Return a name such as 'server 0 @ node03'."""
         return f"server {number} @ {self.hosts[self.servers[number]]}"

@@ -109,7 +109,7 @@ def _rounds(cell: Cell, sizes: Sequence[int]) -> costs.Rounds:
     elements = [size // 4 for size in sizes]
     if cell.strategy == "parameter-server":
         server = ServerConfig(count=cell.servers, **cell.options)
-        return layout.exchange_of(server, elements, cell.ranks).rounds
+        return layout.exchange_of(server, elements, cell.ranks, one_host=len(set(cell.places())) == 1).rounds
     return data_plan.exchange(RingConfig(**cell.options), elements, cell.ranks).rounds
 
 

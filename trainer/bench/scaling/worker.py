@@ -77,7 +77,12 @@ def _by_servers(cell: Cell) -> None:
         timeline = Timeline()
         optimizer.build(model.trainable_variables)
         plan = strategy.plan(
-            model, world_size=world.size, global_batch=world.size, server=server, optimizer=optimizer
+            model,
+            world_size=world.size,
+            global_batch=world.size,
+            server=server,
+            optimizer=optimizer,
+            one_host=world.links is not None and world.links.one_host,
         )
         served = strategy.build(plan, Setup(model, optimizer, world, timeline=timeline, **options))
         _measure(cell, world, served, timeline, served.client.times_of_servers)

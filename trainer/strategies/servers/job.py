@@ -117,7 +117,12 @@ def keras_dtype(name: str) -> np.dtype[Any]:
 
 
 def describe(
-    optimizer: keras.Optimizer, variables: Sequence[Any], server: ServerConfig, *, workers: int
+    optimizer: keras.Optimizer,
+    variables: Sequence[Any],
+    server: ServerConfig,
+    *,
+    workers: int,
+    one_host: bool,
 ) -> Job:
     """Describe an optimizer and the variables it was built for, as servers need it.
 
@@ -126,6 +131,7 @@ def describe(
         variables: the network's trainable ones.
         server: the `train.strategy` section.
         workers: whose gradients are averaged.
+        one_host: workers and servers share a host.
 
     Raises:
         ConfigError: servers cannot do what the optimizer does.
@@ -167,7 +173,7 @@ def describe(
         optimizer=json.loads(json.dumps(serialized)),
         workers=workers,
         servers=server.count,
-        piece_bytes=message_bytes(server, sum(v.size * v.width for v in described)),
+        piece_bytes=message_bytes(server, sum(v.size * v.width for v in described), one_host=one_host),
         whole=not elementwise
         or optimizer.clipnorm is not None
         or any(v.constraint is not None for v in described),

@@ -19,7 +19,8 @@ from trainer.planning.exchange import Exchange
 # shares would differ much.
 _PIECES_PER_SHARE = 16
 # A message whose size nobody chose is a sixteenth of a share, too, within these bounds: a large one leaves
-# when the last of its gradients is computed, small ones cost more to handle. Figures: decision 0021.
+# when the last of its gradients is computed, small ones cost more to handle. On one host there is no link to
+# keep busy, and the largest is taken. Figures: decision 0021.
 _SMALLEST_MESSAGE, _LARGEST_MESSAGE = 2**16, 2**20
 
 
@@ -58,15 +59,18 @@ class Bundle:
         return sum(piece.size for piece in self.pieces)
 
 
-def message_bytes(server: ServerConfig, held: int) -> int:
+def message_bytes(server: ServerConfig, held: int, *, one_host: bool) -> int:
     """Return the most bytes of a message.
 
     Args:
         server: the `train.strategy` section.
         held: bytes of all weights.
+        one_host: workers and servers share a host.
     """
     if server.piece_mb is not None:
         return max(1, int(server.piece_mb * 2**20))
+    if one_host:
+        return _LARGEST_MESSAGE
     return min(max(_SMALLEST_MESSAGE, held // (server.count * _PIECES_PER_SHARE)), _LARGEST_MESSAGE)
 
 
@@ -175,9 +179,9 @@ def exchange(held: Sequence[int], workers: int, *, colocated: bool, piece: int, 
     )
 
 
-def exchange_of(server: ServerConfig, sizes: Sequence[int], workers: int) -> Exchange:
+def exchange_of(server: ServerConfig, sizes: Sequence[int], workers: int, *, one_host: bool) -> Exchange:
     """Return `exchange` of float32 variables of so many elements, which servers may cut."""
-    piece = message_bytes(server, 4 * sum(sizes))
+    piece = message_bytes(server, 4 * sum(sizes), one_host=one_host)
     pieces = layout(sizes, server.count, piece_bytes=piece)
     return exchange(
         bytes_per_server(pieces, server.count),

@@ -79,14 +79,15 @@ def plan(
     server: ServerConfig,
     optimizer: keras.Optimizer,
     accumulation: int = 1,
+    one_host: bool = False,
 ) -> ServerPlan:
-    """Divide a global batch over workers and the weights over servers.
+    """Divide a global batch over workers and the weights over servers; `one_host`: all share one.
 
     Raises:
         ConfigError: the batch cannot be divided evenly, or servers cannot do what the optimizer does.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    job = describe(inner, model.trainable_variables, server, workers=world_size)
+    job = describe(inner, model.trainable_variables, server, workers=world_size, one_host=one_host)
     held = bytes_per_server(job.pieces(), job.servers, [v.width for v in job.variables])
     own = held if server.placement == "colocated" else ()
     return ServerPlan.of(

@@ -44,6 +44,8 @@ class Servers(Strategy):
 class Synchronous(Servers):
     """An update waits for the gradients of all workers; docs/how-to/parameter-server.md."""
 
+    _one_host = False
+
     def take_part(self, world: World, story: Story) -> int:
         """Serve, or train with the other workers."""
         from trainer.strategies.servers.serving import serve, serving
@@ -60,6 +62,10 @@ class Synchronous(Servers):
 
         return everyone(world)
 
+    def calibrate(self, model: keras.Model, world: World, recorded: dict[str, Any] | None) -> None:
+        """See where the processes are; sums do not depend on it. See `Strategy.calibrate`."""
+        self._one_host = links_of(world).one_host
+
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
         """Divide an update: see `strategy.plan`."""
         from trainer.strategies.servers import strategy
@@ -72,6 +78,7 @@ class Synchronous(Servers):
             server=self.server,
             optimizer=optimizer,
             accumulation=train.accumulation,
+            one_host=self._one_host,
         )
 
     def build(self, plan: Plan, setup: Setup) -> Learner:
