@@ -34,6 +34,12 @@ def show(found: Advice, cluster: Cluster) -> None:
     for what, factor in found.upgrades:
         table.add_row(what, f"{factor:.2f}")
     console.print(table)
+    if found.bucket is not None:
+        size, factor = found.bucket
+        console.print(
+            f"\nWith train.strategy.bucket_mb={size:g} it would be {factor:.2f} times as fast: the same "
+            "sums, sent in other parts."
+        )
     cost = "" if found.dollars is None else f", ${found.dollars:.2f}"
     saved = row.interrupted
     console.print(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import keras
 import pytest
+import yaml
 from tiny_runs import make_shards, write_config
 
 from cingulum import cli
@@ -158,6 +159,30 @@ def test_advice_is_what_the_rows_of_a_simulation_say(config, capsys, monkeypatch
     assert cli.run(["advise", str(config), "--most", "2", *each]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80 and any(line.startswith("Useful ranks: up to") for line in lines)
+
+
+def test_smaller_buckets_are_advised_where_a_simulation_with_them_is_faster(config, capsys, tmp_path):
+    hosts = yaml.safe_load(dict(cluster.shipped())["cpu-ethernet"].read_text())
+    # Slow links, whose last bucket is most of what the backward pass cannot hide.
+    hosts["hosts"][0]["interface"]["bytes_per_second"] = {"value": 1.5e8, "source": "made up"}
+    hosts["hosts"][0]["devices"] = 1
+    slow = tmp_path / "slow.yaml"
+    slow.write_text(yaml.safe_dump(hosts))
+    network = ("model.width=32", "--batch-per-rank", "64", "--ranks", "4")
+
+    def of(*more: str) -> dict:
+        line = ["advise", str(config), *network, "--cluster", str(slow), "--most", "4", *more, "--json"]
+        assert cli.run(line) == 0
+        return json.loads(capsys.readouterr().out)
+
+    found = of()
+    size, factor = found["bucket"]
+    assert size < 4 and factor >= 1.03
+    set_to_it = of(f"train.strategy.bucket_mb={size}")
+    assert set_to_it["step_s"] == pytest.approx(found["step_s"] / factor)
+    assert set_to_it["bucket"] is None
+    assert of("train.strategy.reduction=grouped")["bucket"] is None
+    assert advised(capsys, config, *network, "--strategy", "hybrid")["bucket"] is None
 
 
 def test_there_is_no_advice_where_no_rank_can_train(config, capsys):

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.config import RingConfig
 from trainer.errors import ConfigError, InputError
 from trainer.planning.simulation import epoch, upgrades
 from trainer.planning.simulation.cluster import Cluster
+from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.profiling.break_even import BreakEven, break_even
 from trainer.profiling.forecasts import Forecast, Refused
 from trainer.profiling.rows import Rows
@@ -23,6 +25,10 @@ USEFUL = 1.5
 WAITING = 0.1
 # Doublings that are tried for either.
 MOST_DOUBLINGS = 20
+# MiB of a bucket that are tried, and how many times as fast one must make a step to be worth a word:
+# predictions are off by two or three in a hundred.
+BUCKETS_MB = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+WORTH = 1.03
 # Seconds after which no further batch is planned.
 WITHIN_S = 120.0
 
@@ -39,6 +45,8 @@ class Advice:
             None: no links are fast enough.
         batch: samples of each rank with which they wait as little; None: no batch is large enough.
         upgrades: samples per second over those now, if one thing were twice as good; the best first.
+        bucket: MiB for `train.strategy.bucket_mb`, and how many times as fast they make it, at least `WORTH`;
+            None: those that are set are as good, or nothing goes from host to host in buckets.
         epochs: that the following are for.
         seconds: of them, with checkpoints and failures.
         dollars: of them; None where a device has no price.
@@ -54,6 +62,7 @@ class Advice:
     links_factor: float | None
     batch: int | None
     upgrades: tuple[tuple[str, float], ...]
+    bucket: tuple[float, float] | None
     epochs: int
     seconds: float
     dollars: float | None
@@ -120,6 +129,7 @@ def advise(
         links_factor=_until(rows, row.ranks, upgrades.faster_links),
         batch=batch,
         upgrades=upgraded,
+        bucket=_bucket(rows, row),
         epochs=epochs,
         seconds=epochs * row.epoch_s,
         dollars=None if row.dollars is None else epochs * row.dollars,
@@ -211,3 +221,23 @@ def _upgrades(rows: Rows, row: Forecast) -> tuple[tuple[str, float], ...]:
         if isinstance(other, Forecast):
             found.append((what, other.samples_per_s / row.samples_per_s))
     return tuple(sorted(found, key=lambda one: -one[1]))
+
+
+def _bucket(rows: Rows, row: Forecast) -> tuple[float, float] | None:
+    """The size of a bucket that is fastest, and how many times as fast as the one that is set."""
+    asked = rows.subject.asked
+    train = asked.config.train
+    ring = train.strategy if isinstance(train.strategy, RingConfig) else RingConfig()
+    several_hosts = ClusterFabric(rows.subject.cluster, row.ranks).hosts > 1
+    if asked.strategy != "data" or ring.reduction != "buckets" or not several_hosts:
+        return None
+    found = []
+    for size in BUCKETS_MB:
+        section = ring.model_copy(update={"bucket_mb": size})
+        changed = train.model_copy(update={"strategy": section})
+        other = rows.of(row.ranks, config=asked.config.model_copy(update={"train": changed}))
+        if isinstance(other, Forecast):
+            found.append((other.samples_per_s / row.samples_per_s, size))
+    # Of sizes that are as good, the largest: fewer messages.
+    factor, size = max(found)
+    return (size, factor) if factor >= WORTH else None

@@ -92,9 +92,12 @@ class Subject:
             costs.check_profile(asked.profile, self.network(1), 1)
 
     def on(self, asked: Asked) -> Subject:
-        """Return the same network on another cluster, or with other samples, without building it again."""
+        """Return the same network on another cluster, with other samples or another `train.strategy`.
+
+        It is not built again, so that nothing else of the configuration may differ.
+        """
         other = copy.copy(self)
-        other.asked, other.cluster = asked, asked.cluster
+        other.asked, other.config, other.cluster = asked, asked.config, asked.cluster
         other.deviation = asked.cluster.slowdown.value
         other.__dict__.pop("alone", None)
         return other

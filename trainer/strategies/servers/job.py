@@ -122,7 +122,7 @@ def describe(
     server: ServerConfig,
     *,
     workers: int,
-    one_host: bool,
+    one_host: bool = False,
 ) -> Job:
     """Describe an optimizer and the variables it was built for, as servers need it.
 
