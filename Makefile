@@ -44,8 +44,8 @@ test: setup  ## all tests; at the end, the seconds of each folder and the tests 
 	@$(BIN)/python tools/second_try.py forget
 	@$(BIN)/python tools/second_try.py all test-unit test-whole test-parallel -- test-cluster
 
-test-unit: setup  ## one thing each, no MPI: a minute at most
-	$(call pytest,tests/unit,loadfile)
+test-unit: setup  ## one thing each, no MPI: minutes
+	$(call pytest,tests/unit,loadfile $(GATE))
 
 test-whole: setup  ## trainings, imports, reports, jobs and pages in a browser, without MPI: minutes
 	$(call pytest,tests/whole,loadfile --no-loadscope-reorder $(GATE))
@@ -62,17 +62,18 @@ DEEP_bench      := $(addprefix tests/parallel/test_,bench.py bench_scaling.py pe
                    $(addprefix tests/cluster/test_,scaling_on_hosts.py peers_on_hosts.py)
 DEEP_docs       := tests/docs $(addprefix tests/cluster/test_,testbed_page.py apptainer_hosts.py)
 DEEP_runs       := $(addprefix tests/parallel/test_,resume.py attendant.py) tests/cluster/test_preemption.py
-DEEP_leases     := $(addprefix tests/whole/test_,lease_search.py one_writer.py) tests/cluster/test_one_writer_matrix.py $(DEEP_runs)
+DEEP_leases     := tests/unit/test_lease_model.py $(addprefix tests/whole/test_,lease_search.py one_writer.py) tests/cluster/test_one_writer_matrix.py $(DEEP_runs)
 DEEP_strategies := $(addprefix tests/parallel/test_,slept.py equivalence.py reductions.py own_script.py guards.py \
                    parameter_server_runs.py async_training.py waking.py other_mpis.py placed_cases.py \
-                   placed_runs.py memory_limit.py edited_plans.py every_cut.py) \
-                   tests/cluster/test_openmpi5.py tests/whole/test_placed_networks.py
+                   placed_memory.py placed_runs.py memory_limit.py edited_plans.py every_cut.py) \
+                   tests/cluster/test_openmpi5.py tests/unit/test_hypergraph.py \
+                   $(addprefix tests/whole/test_,placed_networks.py profile_command.py)
 DEEP_data       := $(addprefix tests/parallel/test_,data_faults.py staging.py patches_on_ranks.py faults.py) \
                    tests/whole/test_fuzz_shards.py
 DEEP_tasks      := $(addprefix tests/parallel/test_,tasks_on_ranks.py patches_on_ranks.py)
 DEEP_crossval   := $(addprefix tests/parallel/test_,crossval.py crossval_chance.py)
 DEEP_models     := tests/whole/test_networks.py
-DEEP_explain    := tests/whole/test_explain_phantoms.py
+DEEP_explain    := $(addprefix tests/whole/test_explain_,phantoms.py run.py)
 DEEP_diagnosis  := $(addprefix tests/parallel/test_,diagnose_slow.py doctor_on_two_ranks.py telemetry.py) \
                    tests/cluster/test_diagnose_hosts.py
 DEEP_slurm      := $(addprefix tests/whole/test_,submitters.py hostile_scripts.py commands_killed.py) \
@@ -83,7 +84,7 @@ DEEP_launchers  := tests/parallel/test_attendant.py \
 DEEP_containers := $(addprefix tests/cluster/test_,docker.py apptainer.py apptainer_hosts.py)
 DEEP_service    := tests/whole/test_service_fuzzed.py
 DEEP_testbed    := $(addprefix tests/cluster/test_,testbed_ends.py testbed_page.py profile_on_hosts.py)
-DEEP_all        := tests/whole tests/parallel tests/docs tests/cluster
+DEEP_all        := tests/unit tests/whole tests/parallel tests/docs tests/cluster
 ABOUT           := all
 SUBJECTS        := $(sort $(patsubst DEEP_%,%,$(filter DEEP_%,$(.VARIABLES))))
 
@@ -95,7 +96,7 @@ endef
 test-deep: export CINGULUM_DEEP := 1
 test-deep: setup  ## what make test leaves out, all of it or ABOUT=data, slurm, ... (CONTRIBUTING.md)
 	$(if $(DEEP_$(ABOUT)),,$(error ABOUT=$(ABOUT): known are $(SUBJECTS)))
-	$(foreach folder,whole parallel docs cluster,$(call deep,$(filter tests/$(folder) tests/$(folder)/%,$(DEEP_$(ABOUT)))))
+	$(foreach folder,unit whole parallel docs cluster,$(call deep,$(filter tests/$(folder) tests/$(folder)/%,$(DEEP_$(ABOUT)))))
 
 check: setup  ## lint, format, types, imports, shell scripts, Dockerfiles
 	@$(MAKE) --no-print-directory -j2 --output-sync=target types style

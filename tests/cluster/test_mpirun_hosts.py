@@ -97,6 +97,7 @@ def test_a_training_that_loses_a_host_or_hangs_ends_finished(cluster, tmp_path, 
     assert (where, "does not answer" in why) == ("n2" if fault == "off" else "rank 1 @ n2", True)
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_asynchronous_training_goes_on_without_a_host_that_lost_its_power(cluster, tmp_path):

@@ -63,8 +63,8 @@ def started_and_waiting(
 @pytest.mark.parametrize(
     "launcher, strategy",
     [
-        ("mpirun", "data"),
         ("srun", "spatial"),
+        pytest.param("mpirun", "data", marks=pytest.mark.deep),
         pytest.param("srun", "data", marks=pytest.mark.deep),
         pytest.param("mpirun", "filters", marks=pytest.mark.deep),
     ],

@@ -186,6 +186,7 @@ def test_a_token_finds_its_job(cluster, tmp_path):
     ]
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_a_script_edited_by_hand_trains_on_two_hosts(cluster, tmp_path):
     make_shard_set(tmp_path / "shards", 20, shape=(16, 16, 16, 1))

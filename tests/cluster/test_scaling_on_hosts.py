@@ -14,6 +14,7 @@ SMALL = ["--models", "tiny", "--size", "16", "--batch", "2", "--steps", "2", "--
 ASKED = [sys.executable, "-m", "cingulum", "bench", "scaling", *SMALL, "--scaling", "strong", "--json"]
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_in_an_allocation_ranks_run_on_its_nodes(cluster, tmp_path):
     """Within the batch script; the host that all start from is one of the nodes."""

@@ -120,6 +120,7 @@ def test_the_loader_is_measured_beside_others_and_its_limit(tmp_path):
     assert figures["machine"]["memory_bytes"] > 0
 
 
+@pytest.mark.deep
 def test_ctrl_c_leaves_no_files_and_no_processes(tmp_path):
     process = subprocess.Popen(
         line("loader", LOADER), env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.PIPE, text=True

@@ -49,6 +49,7 @@ def train(launch, folder, shards, name, ranks, strategy):
     return keras.saving.load_model(folder / name / "model.keras").get_weights()
 
 
+@pytest.mark.deep
 def test_a_plan_edited_by_hand_ends_with_the_weights_of_one_process(tmp_path, shards, launch):
     strategy = {"name": "spatial"}
     config = tiny_runs.write_config(tmp_path, shards, "planned", **COMMON, train__strategy=strategy)

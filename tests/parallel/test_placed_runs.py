@@ -232,9 +232,8 @@ def test_a_rank_that_really_gets_less_of_its_processor_gets_fewer_filters(tmp_pa
     assert all(its[1] < before[1] for its, before in zip(last, first, strict=True))
 
 
-@pytest.mark.parametrize(
-    "name", ["hybrid", *(pytest.param(name, marks=pytest.mark.deep) for name in ("spatial", "hypergraph"))]
-)
+@pytest.mark.deep
+@pytest.mark.parametrize("name", ["hybrid", "spatial", "hypergraph"])
 def test_a_rank_that_is_killed_changes_no_bit_of_what_the_resumed_run_ends_with(
     tmp_path, shards, launch, name
 ):

@@ -86,7 +86,11 @@ def test_connectivity_is_what_crosses_for_any_partition(samples, length, channel
 
 @pytest.mark.parametrize(
     "name",
-    ["conv2", "densenet121", "resattnet18", "resnet10", "sfcn", "tiny", "unet3d", "unet3d_residual", "vgg"],
+    [
+        "conv2",
+        pytest.param("densenet121", marks=pytest.mark.deep),
+        *("resattnet18", "resnet10", "sfcn", "tiny", "unet3d", "unet3d_residual", "vgg"),
+    ],
 )
 def test_bytes_by_cause_are_those_that_cross_for_registered_networks(name):
     shape = (32, 32, 3) if name == "conv2" else (32, 32, 32, 1)
@@ -236,7 +240,12 @@ def test_the_search_changes_runs_of_layers_where_one_alone_would_lose():
 
 
 @pytest.mark.parametrize(
-    "ranks, objective, balance", [(3, "volume", "total"), (2, "volume", "layers"), (2, "time", "total")]
+    "ranks, objective, balance",
+    [
+        (3, "volume", "total"),
+        (2, "volume", "layers"),
+        pytest.param(2, "time", "total", marks=pytest.mark.deep),
+    ],
 )
 def test_a_plan_is_never_worse_than_a_way_that_follows_one_rule(ranks, objective, balance):
     network = resnet(samples=2, width=12)
@@ -257,6 +266,7 @@ def test_a_plan_is_never_worse_than_a_way_that_follows_one_rule(ranks, objective
         assert balance == "total" or best.layer_imbalance <= 0.1
 
 
+@pytest.mark.deep
 def test_a_plan_for_time_looks_at_all_that_plans_for_volume_do(monkeypatch):
     network = resnet(size=16)
     looked_at = []
@@ -275,6 +285,7 @@ def test_a_plan_for_time_looks_at_all_that_plans_for_volume_do(monkeypatch):
     assert best[0].step_s <= best[1].step_s
 
 
+@pytest.mark.deep
 def test_every_layer_is_balanced_where_that_is_asked_for_and_no_rank_has_more_where_not():
     network = resnet(width=16)
     layers = planning.plan(network, 2, Wanted("volume", "layers")).best

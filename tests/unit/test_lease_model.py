@@ -44,6 +44,7 @@ def test_a_later_start_of_a_job_takes_over_and_the_earlier_one_is_fenced_off():
     assert counted.keys() == {("done", "done"), ("Fenced", "done")} and counted.total() > 2000
 
 
+@pytest.mark.deep
 def test_a_start_that_nobody_can_see_is_fenced_off_after_its_silence():
     counted = outcomes(lease_model.search([FAR, FAR], 2))
     assert {("done", "done"), ("Fenced", "done"), ("done", "Fenced")} < counted.keys()
@@ -54,10 +55,12 @@ def test_of_two_that_see_each_other_live_one_is_refused():
     assert counted.keys() == {("done", "done"), ("RunError", "done"), ("done", "RunError")}
 
 
+@pytest.mark.deep
 def test_a_start_that_leaves_nothing_takes_no_claim_of_another_away():
     assert outcomes(lease_model.search([NOTHING, RESTARTS], 2)).total() > 2000
 
 
+@pytest.mark.deep
 def test_a_start_may_be_killed_at_any_call():
     counted = outcomes(lease_model.with_kills([RESTARTS, RESTARTS], 1))
     assert {("killed", "done"), ("done", "killed"), ("Fenced", "killed")} == counted.keys()
@@ -83,6 +86,7 @@ def test_a_staging_folder_that_is_renamed_and_not_removed_is_found_to_be_too_lit
     assert broken(lease_model.search([RESTARTS, RESTARTS], 2))
 
 
+@pytest.mark.deep
 def test_a_look_before_each_write_in_place_of_the_fence_is_found_to_be_too_little(monkeypatch):
     def look_and_put(self, source, target):
         if claims.last(self.folder) != self.owner:

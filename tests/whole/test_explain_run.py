@@ -166,6 +166,7 @@ def test_held_out_subjects_of_a_cross_validation_are_explained_by_their_own_fold
     assert not (tmp_path / "fold-0-seed-1" / "explanations").exists()
 
 
+@pytest.mark.deep
 def test_occlusion_against_the_mean_training_volume(study: Path) -> None:
     assert explain(study / "run", "--method", "occlusion", "--baseline", "mean", "--subjects", 1) == 0
     told = json.loads((study / "run/explanations/occlusion/summary.json").read_text())
@@ -229,7 +230,9 @@ def test_means_are_taken_in_millimetres_where_brains_lie_as_the_mni_brain(study:
     assert elsewhere.overlap() < 0.8
 
 
-@pytest.mark.parametrize("method", ["gradcam", "integrated-gradients", "occlusion"])
+@pytest.mark.parametrize(
+    "method", ["gradcam", "integrated-gradients", pytest.param("occlusion", marks=pytest.mark.deep)]
+)
 def test_a_number_told_of_volume_and_sex_is_explained(
     study: Path, tmp_path: Path, method: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -143,9 +143,13 @@ def test_of_equal_operations_one_is_measured(tmp_path, shards, quick, monkeypatc
 @pytest.mark.parametrize(
     "changes, kinds",
     [
-        ({"task": {"name": "segmentation"}, "model__name": "unet3d"}, {"transposed", "concatenate"}),
+        pytest.param(
+            {"task": {"name": "segmentation"}, "model__name": "unet3d"},
+            {"transposed", "concatenate"},
+            marks=pytest.mark.deep,
+        ),
         ({"data__covariates": ["age", "sex"]}, {"concatenate", "dense"}),
-        ({"train__precision": "mixed_bfloat16"}, {"convolution"}),
+        pytest.param({"train__precision": "mixed_bfloat16"}, {"convolution"}, marks=pytest.mark.deep),
     ],
     ids=["label maps", "covariates", "mixed precision"],
 )
