@@ -38,7 +38,7 @@ def show(found: Advice, cluster: Cluster) -> None:
         size, factor = found.bucket
         console.print(
             f"\nWith train.strategy.bucket_mb={size:g} it would be {factor:.2f} times as fast: the same "
-            "sums, sent in other parts."
+            "gradients, sent in other parts."
         )
     cost = "" if found.dollars is None else f", ${found.dollars:.2f}"
     saved = row.interrupted

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.config import RingConfig
 from trainer.errors import ConfigError, InputError
 from trainer.planning.simulation import epoch, upgrades
 from trainer.planning.simulation.cluster import Cluster
@@ -225,17 +224,15 @@ def _upgrades(rows: Rows, row: Forecast) -> tuple[tuple[str, float], ...]:
 
 def _bucket(rows: Rows, row: Forecast) -> tuple[float, float] | None:
     """The size of a bucket that is fastest, and how many times as fast as the one that is set."""
-    asked = rows.subject.asked
-    train = asked.config.train
-    ring = train.strategy if isinstance(train.strategy, RingConfig) else RingConfig()
+    asked, ring = rows.subject.asked, rows.subject.ring
     several_hosts = ClusterFabric(rows.subject.cluster, row.ranks).hosts > 1
     if asked.strategy != "data" or ring.reduction != "buckets" or not several_hosts:
         return None
     found = []
     for size in BUCKETS_MB:
         section = ring.model_copy(update={"bucket_mb": size})
-        changed = train.model_copy(update={"strategy": section})
-        other = rows.of(row.ranks, config=asked.config.model_copy(update={"train": changed}))
+        train = asked.config.train.model_copy(update={"strategy": section})
+        other = rows.of(row.ranks, config=asked.config.model_copy(update={"train": train}))
         if isinstance(other, Forecast):
             found.append((other.samples_per_s / row.samples_per_s, size))
     # Of sizes that are as good, the largest: fewer messages.

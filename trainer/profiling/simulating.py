@@ -93,7 +93,7 @@ class Strategies:
     def strategies(self, fabric: ClusterFabric) -> Iterator[Row]:
         """Yield the row of each strategy, and what a group of ranks does."""
         wanted, own = self.asked.strategy, self.subject.config.train.strategy
-        ring = own if isinstance(own, RingConfig) else RingConfig()
+        ring = self.subject.ring
         server = own if isinstance(own, ServerConfig) else ServerConfig(name="parameter-server")
         ways: list[tuple[str, str, Callable[[str], Row]]] = [
             ("data", "data", lambda label: self.of_data(label, fabric, ring, ring.algorithm)),

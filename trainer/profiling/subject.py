@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainer.config import RunConfig
+from trainer.config import RingConfig, RunConfig
 from trainer.errors import ConfigError
 from trainer.planning.exchange import Part
 from trainer.planning.placement import costs, ways
@@ -107,6 +107,12 @@ class Subject:
         if samples not in self._networks:
             self._networks[samples] = reading.read(self.model, samples)
         return self._networks[samples]
+
+    @property
+    def ring(self) -> RingConfig:
+        """The section of data parallelism: the run's, or by default where it trains otherwise."""
+        own = self.config.train.strategy
+        return own if isinstance(own, RingConfig) else RingConfig()
 
     def samples(self, ranks: int) -> int:
         """Return the samples of an update."""

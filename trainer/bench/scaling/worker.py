@@ -68,6 +68,7 @@ def _by_servers(cell: Cell) -> None:
 
     from trainer.strategies.learner import Setup
     from trainer.strategies.servers import serving, strategy
+    from trainer.strategies.servers.synchronous import links_of
     from trainer.telemetry.timeline import Timeline
 
     if world.is_server:
@@ -82,7 +83,7 @@ def _by_servers(cell: Cell) -> None:
             global_batch=world.size,
             server=server,
             optimizer=optimizer,
-            one_host=world.links is not None and world.links.one_host,
+            one_host=links_of(world).one_host,
         )
         served = strategy.build(plan, Setup(model, optimizer, world, timeline=timeline, **options))
         _measure(cell, world, served, timeline, served.client.times_of_servers)
