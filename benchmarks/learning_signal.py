@@ -22,12 +22,14 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainer import models  # before Keras, which brings TensorFlow
+
+# isort: split
 import keras
 import numpy as np
 import tensorflow as tf
 from sklearn.metrics import roc_auc_score
 
-from trainer import models
 from trainer.data.shards.shards import ShardSet
 
 _TEST_SHARE = 0.3

@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+from trainer import processor
 from trainer.errors import WorldError
 
 State = Literal["ok", "note", "bad"]
@@ -47,6 +48,7 @@ def examine() -> Iterator[Finding]:
     quick: tuple[Callable[[], Finding], ...] = (
         check_python,
         check_packages,
+        check_processor,
         check_compiled_cast,
         check_horovod_wakes,
         check_mpirun,
@@ -96,6 +98,16 @@ def check_packages() -> Finding:
             "packages", "bad", ", ".join(wrong), "make setup, or: pip install -r requirements.lock"
         )
     return Finding("packages", "ok", ", ".join(shown))
+
+
+def check_processor() -> Finding:
+    """Check that TensorFlow computes with oneDNN where that is faster."""
+    cpu = processor.here()
+    switch = f"{processor.ONEDNN}={os.environ.get(processor.ONEDNN)}"
+    if cpu.onednn is False and cpu.instructions:
+        said = f"{cpu}, by {switch}: 3D convolutions take several times as long"
+        return Finding("processor", "note", said, f"unset {processor.ONEDNN}, or set it to 1")
+    return Finding("processor", "ok", str(cpu))
 
 
 def check_compiled_cast() -> Finding:

@@ -3,10 +3,9 @@
 mpirun -np 2 python examples/own_script_after.py
 """
 
+import trainer  # 1
 import keras
 import numpy as np
-
-import trainer  # 1
 
 trainer.init()  # 2
 keras.utils.set_random_seed(1)

@@ -9,6 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from trainer import processor
+
+# Before a file of tests imports TensorFlow, also where none of ours comes first.
+processor.prepare_tensorflow()
+
 # A shell's background job, as a CI may be, ignores Ctrl-C, and so would every program that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -15,6 +15,11 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from trainer import processor
+
+# TensorFlow reads its environment once, when it is imported: by whatever module, so here.
+processor.prepare_tensorflow()
+
 _PUBLIC = {
     "broadcast": "trainer.strategies.first_update",
     "init": "trainer.own_script",

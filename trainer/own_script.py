@@ -12,6 +12,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from trainer import processor
 from trainer.ranks import starting
 from trainer.ranks import world as worlds
 from trainer.ranks.members import Members, Mode, Placement
@@ -30,7 +31,8 @@ def init(
 ) -> worlds.World:
     """Find out who takes part; see `trainer.ranks.starting.init`. Call it before anything is computed.
 
-    At the end of a script whose training reduced nothing over several ranks, rank 0 says so.
+    At the end of a script whose training reduced nothing over several ranks, rank 0 says so; and at once
+    where TensorFlow was imported before, and computes without oneDNN though the processor gains by it.
 
     Raises:
         ConfigError: too few processes for so many servers.
@@ -39,6 +41,8 @@ def init(
     global _watching
     members = Members(servers, placement, mode)
     world = starting.init(threads, environment=environment, members=members)
+    if world.is_main and (line := processor.slow_import()):
+        worlds.report(line)
     if world.size > 1 and world.is_main and not servers and not _watching:
         _watching = True
         _notice_updates()

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from trainer import atomic, transfer
 from trainer.config import RunConfig
@@ -19,6 +18,7 @@ from trainer.ranks.rollcall import RollCall
 from trainer.ranks.stopping import Patience, StopRequest, columns
 from trainer.ranks.watchdog import Beat, Watchdog
 from trainer.ranks.world import World
+from trainer.run_folder import machine
 from trainer.run_folder.record import RunFolder
 from trainer.runs import caching, outcome, preparation, room, starting
 from trainer.runs.loop import Training
@@ -155,8 +155,10 @@ def _train(
                 world, lambda: preparation.training_batches(config, data, share, cursor.step, spent)
             )
 
-        gpus = world.allgather_object([gpu.name for gpu in tf.config.list_physical_devices("GPU")])
-        ran = starting.recorded(config, data, model, world, gpus, command)
+        devices = world.allgather_object(machine.devices())
+        if unequal := machine.unequal_hosts(world.hosts, devices):
+            reporter.note(unequal)
+        ran = starting.recorded(config, data, model, world, devices, command)
         ran = ran.model_copy(update=strategy.recorded(world))
         training.start, staging = world.broadcast_object((lease.start, lease.staging) if lease else None)
         training.lease = lease

@@ -10,12 +10,15 @@ import contextlib
 import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cingulum.bench import step_peers, workers
 from cingulum.bench.processes import Contestant, Process
+from trainer import processor
 from trainer.bench import hardware
+from trainer.bench.convolutions import KINDS, ConvolutionJob
 from trainer.bench.spreads import ratios, spread
 from trainer.bench.step_worker import StepJob
 
@@ -64,7 +67,8 @@ def step(
         `efficiency`: throughput of two ranks over that of two single-rank copies run at once;
         `waiting_limit`: the same if two ranks cost nothing but that each step of the copies lasted as long as
         that of the slower one; `overhead`, if asked: our loop's time over that of Keras' `fit`, minus 1;
-        each as `spread` tells it; step times in seconds, and the machine; what `step_peers.figures` says.
+        each as `spread` tells it; step times in seconds, and the machine; what `step_peers.figures` says;
+        `convolutions`, as that function returns them.
     """
     ranks_s, copies_s, slower_s = [], [], []
     ours_s, keras_s = [], []
@@ -114,9 +118,47 @@ def step(
         "two_copies_step_s": statistics.median(copies_s),
         **step_peers.figures(ranks_s, others),
         "repeats": repeats,
+        "convolutions": convolutions(repeats=min(repeats, 7), tell=tell),
         "job": dataclasses.asdict(job),
         "machine": hardware.here(),
     }
+
+
+def convolutions(*, repeats: int, tell: Progress) -> dict[str, dict[str, float]]:
+    """Measure layers with oneDNN and without it, which is what `trainer.processor` decides on.
+
+    Args:
+        repeats: blocks of each way, in turn.
+        tell: told what is being started.
+
+    Returns:
+        For each kind of layer medians of `onednn_s` and `eigen_s`, seconds of forward and backward on one
+        thread, and of `gain`, the quotient of the two, with its spread.
+    """
+    seconds: dict[str, list[list[float]]] = {"1": [], "0": []}
+    with contextlib.ExitStack() as stack:
+        ways = []
+        for setting, name in (("1", "layers with oneDNN"), ("0", "layers without oneDNN")):
+            tell(f"starting {name}")
+            one_way = workers.process(ConvolutionJob(), "cingulum", name, {processor.ONEDNN: setting})
+            contestant = stack.enter_context(Contestant(name, [one_way]))
+            contestant.warm_up()
+            ways.append((seconds[setting], contestant))
+
+        def measure(times: list[list[float]], contestant: Contestant) -> None:
+            ((block,),) = contestant.block()
+            times.append(block)
+
+        workers.in_turn([partial(measure, *way) for way in ways], repeats, lambda done, total: None)
+    figures = {}
+    for at, (kind, *_) in enumerate(KINDS):
+        onednn, eigen = ([block[at] for block in seconds[setting]] for setting in ("1", "0"))
+        figures[kind] = {
+            "onednn_s": statistics.median(onednn),
+            "eigen_s": statistics.median(eigen),
+            **spread("gain", ratios(eigen, onednn)),
+        }
+    return figures
 
 
 def _overhead(ours_s: Sequence[float], keras_s: Sequence[float]) -> dict[str, float]:

@@ -15,15 +15,15 @@ from jobs.launchers import mpirun
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-def process(job: Any, group: str, name: str) -> Process:
+def process(job: Any, group: str, name: str, environment: Mapping[str, str] | None = None) -> Process:
     """Return one process that is no rank.
 
     Args:
         job: a dataclass.
-        group: as `Process` has it.
-        name: as `Process` has it.
+        group, name: as `Process` has them.
+        environment: of the process.
     """
-    return Process(group, name, _command(job), _QUIET)
+    return Process(group, name, _command(job), {**_QUIET, **(environment or {})})
 
 
 def ranks(

@@ -6,6 +6,7 @@ import hashlib
 from datetime import datetime
 from typing import Any
 
+from trainer import processor
 from trainer.report.story import Story, number
 from trainer.run_folder.run_record import Processor
 
@@ -64,16 +65,22 @@ def record(story: Story) -> list[Fact]:
 
 
 def places(story: Story) -> list[dict[str, str]]:
-    """Return which ranks ran on which host, and its GPUs."""
-    hosts, gpus = story.facts.hosts, story.facts.gpus
+    """Return which ranks ran on which host, its processor and its GPUs."""
+    hosts, gpus, processors = story.facts.hosts, story.facts.gpus, story.facts.processors
     per_rank = gpus if len(gpus) == len(hosts) else [None] * len(hosts)
+    cpus = [str(processor.Processor(**dict(own))) for own in processors]
     table = []
     for host in dict.fromkeys(hosts):
         ranks = [rank for rank, name in enumerate(hosts) if name == host]
         seen = [entry for rank in ranks if (entry := per_rank[rank])]
         devices = [gpu for entry in seen for gpu in (entry if isinstance(entry, list) else [entry])]
         table.append(
-            {"host": host, "ranks": ranges(ranks), "gpus": ", ".join(dict.fromkeys(devices)) or "none"}
+            {
+                "host": host,
+                "ranks": ranges(ranks),
+                "processor": cpus[ranks[0]] if len(cpus) == len(hosts) else "not recorded",
+                "gpus": ", ".join(dict.fromkeys(devices)) or "none",
+            }
         )
     return table
 

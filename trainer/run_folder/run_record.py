@@ -31,6 +31,14 @@ class Processor(_Part):
     memory_gib: float | None = None
 
 
+class ProcessorOfRank(_Part):
+    """What a rank computes on, where it has no GPU; as `trainer.processor.Processor`."""
+
+    model: str = ""
+    instructions: str | None = None
+    onednn: bool | None = None
+
+
 class ShardsOfRun(_Part):
     """The shard set that was trained on.
 
@@ -89,6 +97,7 @@ class RunRecord(_Part):
     mpi: dict[str, int] = {}
     servers: list[str] = []
     gpus: list[list[str] | str | None] = []
+    processors: list[ProcessorOfRank] = []
     shards: ShardsOfRun = ShardsOfRun()
     split: dict[str, list[int]] = {}
     task: TaskOfRun = TaskOfRun()

@@ -101,16 +101,22 @@ def check_folder(folder: RunFolder, config: RunConfig, resume: bool, *, leased: 
 
 
 def recorded(
-    config: RunConfig, data: Data, model: keras.Model, world: World, gpus: list[list[str]], command: list[str]
+    config: RunConfig,
+    data: Data,
+    model: keras.Model,
+    world: World,
+    devices: list[dict[str, Any]],
+    command: list[str],
 ) -> RunRecord:
-    """Return the run record, without identity and times."""
+    """Return the run record, without identity and times; `devices` of every rank, as `machine.devices`."""
     return RunRecord.model_validate(
         {
             **machine.described(),
             "world_size": world.size,
             "hosts": list(world.hosts),
             "mpi": mpi_settings() if world.size > 1 else {},
-            "gpus": gpus,
+            "gpus": [own["gpus"] for own in devices],
+            "processors": [own["processor"] for own in devices],
             "shards": {
                 "path": str(config.data.shards),
                 "content_hash": data.shards.content_hash,
