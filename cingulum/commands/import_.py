@@ -101,6 +101,13 @@ def import_images(
             show_default=False,
         ),
     ] = None,
+    label_change: Annotated[
+        Literal["keep", "first", "error"],
+        typer.Option(
+            help="Subjects whose sessions have different labels: keep each session's own, take that of the "
+            "subject's first session for all, or refuse; they are counted and named in any case.",
+        ),
+    ] = "keep",
     volume: Annotated[
         int | None,
         typer.Option(help="Which volume of 4D images, from 0; default: refuse them.", show_default=False),
@@ -175,6 +182,7 @@ def import_images(
         classes=_names(classes) or None,
         run=run,
         adni=AdniRequest.of(diagnoses, within, visits),
+        label_change=label_change,
         workers=workers,
         on_error=on_error,
         volumes_per_shard=volumes_per_shard,

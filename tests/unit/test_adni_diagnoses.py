@@ -73,8 +73,54 @@ def test_the_months_are_those_asked_for():
     ids=["DXSUM", "ADNIMERGE", "earlier DXSUM"],
 )
 def test_published_tables_are_read(tmp_path, columns, lines):
-    read = adni_diagnoses.read(visits(tmp_path / "dx.csv", *lines, columns=columns))
-    assert read == {"3": [Visit(date(2006, 4, 20), "MCI"), Visit(date(2007, 4, 20), "Dementia")]}
+    table = adni_diagnoses.read(visits(tmp_path / "dx.csv", *lines, columns=columns))
+    assert table.visits == {"3": [Visit(date(2006, 4, 20), "MCI"), Visit(date(2007, 4, 20), "Dementia")]}
+    assert [finding.severity for finding in table.findings] == ["note"] * (len(lines) - 2)
+
+
+@pytest.mark.parametrize("rid", ["295.0", "0295", "295", "002_S_0295", "002_s_295.0"])
+def test_a_rid_is_a_number(tmp_path, rid):
+    table = adni_diagnoses.read(visits(tmp_path / "dx.csv", f"{rid},bl,2006-04-20,2"))
+    assert list(table.visits) == [adni_diagnoses.rid_of("002_S_0295")] == ["295"]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("7,x,,2", "EXAMDATE is not a date: line 3 (RID 7, DIAGNOSIS 2)"),
+        ("7,x,-4,2", "EXAMDATE is not a date: line 3 (RID 7, EXAMDATE -4, DIAGNOSIS 2)"),
+        ("7,x,2006-04-20 08:20:30,2", "EXAMDATE is not a date: line 3"),
+        ("7,x,20/04/2006,2", "EXAMDATE is not a date: line 3"),
+        ("7,x,2006-04-20,-4.0", "without a diagnosis: line 3"),
+        ("7,x,2006-04-20,-4", "without a diagnosis: line 3"),
+        ("7,x,2006-04-20,", "without a diagnosis: line 3"),
+        ("7,x,2006-04-20,7", "DIAGNOSIS is none of 1, 2, 3"),
+        ("7,x,2006-04-20,2.5", "DIAGNOSIS is none of 1, 2, 3"),
+        (",x,2006-04-20,2", "RID is no number"),
+        ("n. a.,x,2006-04-20,2", "RID is no number"),
+    ],
+)
+def test_one_odd_visit_is_left_out_with_a_count(tmp_path, line, why):
+    path = visits(tmp_path / "dx.csv", "3,bl,2006-04-20,2", line, "3,m12,2007-04-20,3")
+    table = adni_diagnoses.read(path)
+    assert [visit.diagnosis for visit in table.visits["3"]] == ["MCI", "Dementia"]
+    (finding,) = table.findings
+    assert finding.message.startswith("1 visit is left out of dx.csv, ")
+    assert why in finding.message
+
+
+def test_visits_that_contradict_each_other_are_left_out(tmp_path):
+    columns = "RID,PTID,EXAMDATE,DIAGNOSIS,DXCHANGE"
+    lines = ["3,011_S_0003,2006-04-20,2,", "3,011_S_0004,2007-04-20,3,", "3,011_S_0003,2008-04-20,1,3"]
+    lines += ["4,011_S_0004,2006-04-20,2,", "4,011_S_0004,2006-04-20,3,", "4,,2007-04-20,2,2"]
+    table = adni_diagnoses.read(visits(tmp_path / "dx.csv", *lines, columns=columns))
+    days = {rid: [visit.day.year for visit in own] for rid, own in table.visits.items()}
+    assert days == {"3": [2006], "4": [2007]}
+    assert [finding.message.split(", ", 1)[1].split(":")[0] for finding in table.findings] == [
+        "RID is no number, or that of another PTID",
+        "DIAGNOSIS and DXCHANGE are different diagnoses",
+        "two diagnoses on one day",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -83,9 +129,9 @@ def test_published_tables_are_read(tmp_path, columns, lines):
         ("RID,EXAMDATE", "3,2006-04-20", "no column 'DIAGNOSIS' or 'DX'"),
         ("RID,DIAGNOSIS", "3,2", "no column 'EXAMDATE'"),
         ("EXAMDATE,DIAGNOSIS", "2006-04-20,2", "no column 'RID' or 'PTID'"),
-        ("RID,EXAMDATE,DIAGNOSIS", "3,2006-04-20,7", "DIAGNOSIS has the value '7'"),
-        ("RID,EXAMDATE,DIAGNOSIS", "3,20/04/2006,2", "EXAMDATE of RID 3: '20/04/2006' is not a date"),
-        ("RID,EXAMDATE,DIAGNOSIS", "3,,2", "EXAMDATE of RID 3: has no date"),
+        ("RID,EXAMDATE,DIAGNOSIS", "3,2006-04-20,7", "DIAGNOSIS is none of 1, 2, 3"),
+        ("RID,EXAMDATE,DIAGNOSIS", "3,20/04/2006,2", "has no visit that can be read"),
+        ("RID,EXAMDATE,DIAGNOSIS", "3,,2", "EXAMDATE is not a date: line 2"),
     ],
 )
 def test_a_table_that_cannot_be_read_is_refused(tmp_path, columns, line, said):

@@ -71,6 +71,7 @@ def test_diagnoses_divide_mci_and_leave_out_who_is_neither(adni, tmp_path):
         *("3,bl,2006-04-20,2", "3,m12,2007-04-20,3"),
         *("4,bl,2006-04-20,2", "4,m36,2009-04-20,2"),
         *("5,bl,2006-04-20,2", "5,m12,2007-04-20,2"),
+        *("1,bl,2006-04-20,3", "2,bl,2006-04-20,1"),
     )
     listing = sources.find(root, "diagnosis", labels=table, adni=AdniRequest(dx))
     assert labels(listing) == {
@@ -139,9 +140,6 @@ def test_another_column_may_be_the_label(adni):
         ("Acq Date", "Date", "no column 'Acq Date'"),
         ("Subject", "Patient", "no column 'Subject'"),
         ('"I102"', '"I101"', "has the image I101 twice"),
-        ('"I102"', '"baseline"', "'baseline', which is not an image id"),
-        ('"4/18/2006"', '"18/4/2006"', "Acq Date of the image I101: '18/4/2006' is not a date"),
-        ('"4/18/2006"', '""', "Acq Date of the image I101: has no date"),
     ],
 )
 def test_a_collection_that_cannot_be_read_is_refused(adni, old, new, said):
@@ -152,6 +150,69 @@ def test_a_collection_that_cannot_be_read_is_refused(adni, old, new, said):
     assert said in str(caught.value)
     assert str(table) in str(caught.value)
     assert caught.value.cure
+
+
+@pytest.mark.parametrize("day", ["18/4/2006", "", "-4.0", "4/18/2006 08:20"])
+def test_a_scan_whose_date_cannot_be_read_is_left_out_with_a_count(adni, day):
+    root, table = adni
+    table.write_text(table.read_text().replace('"4/18/2006"', f'"{day}"', 1))
+    listing = sources.find(root, "diagnosis", labels=table)
+    assert sorted(labels(listing)) == ["002_S_0002", "011_S_0003", "011_S_0004"]
+    assert list(listing.left_out) == ["its Acq Date in the table is not a date"]
+    assert "1 image is left out, its Acq Date in the table is not a date: 002_S_0001." in messages(listing)
+
+
+@pytest.mark.parametrize("cell", ["baseline", "", "n/a"])
+def test_a_row_without_an_image_id_is_left_out_with_a_count(adni, cell):
+    root, table = adni
+    table.write_text(table.read_text().replace('"I102"', f'"{cell}"', 1))
+    listing = sources.find(root, "diagnosis", labels=table)
+    assert codes(listing) == [[], ["no-row", "missing-label"], [], []]
+    assert "1 row is left out of collection.csv, without an image id in Image Data ID" in messages(listing)
+    text = table.read_text()
+    for number in (101, 103, 104):
+        text = text.replace(f'"I{number}"', '"x"')
+    table.write_text(text)
+    with pytest.raises(CohortError, match="4 rows are left out"):
+        sources.find(root, "diagnosis", labels=table)
+
+
+def test_image_ids_and_subjects_of_spreadsheets_are_numbers(adni):
+    root, table = adni
+    table.write_text(table.read_text().replace('"I101"', '"101.0"').replace("002_S_0001", "2_s_1"))
+    listing = sources.find(root, "diagnosis", labels=table)
+    assert (labels(listing)["002_S_0001"], codes(listing)) == ("AD", [[], [], [], []])
+
+
+def test_tables_of_other_images_or_people_show_the_first_ids_of_both_sides(adni, tmp_path):
+    root, table = adni
+    dx = visits(tmp_path / "dx.csv", *(f"{rid}.0,bl,2006-04-20,2" for rid in (295, 296, 297, 298)))
+    with pytest.raises(CohortError) as caught:
+        sources.find(root, "diagnosis", labels=table, adni=AdniRequest(dx))
+    assert "(002_S_0001, 002_S_0002, 011_S_0003, ...)" in caught.value.message
+    assert "whose RIDs are 295, 296, 297, ..." in caught.value.message
+    table.write_text(table.read_text().replace('"I10', '"I90'))
+    with pytest.raises(CohortError, match=r"\(I101, I102, I103, \.\.\.\).*I901, I902, I903"):
+        sources.find(root, "diagnosis", labels=table)
+
+
+def test_subjects_without_a_visit_are_counted_and_named(adni, tmp_path):
+    root, table = adni
+    dx = visits(
+        tmp_path / "dx.csv", "3.0,bl,2006-04-20,2", "3,m12,2007-04-20,3", "1,bl,2006-04-20,3", "2,bl,,1"
+    )
+    listing = sources.find(root, "diagnosis", labels=table, adni=AdniRequest(dx))
+    assert labels(listing) == {"002_S_0001": "AD", "002_S_0002": "CN", "011_S_0003": "pMCI"}
+    assert "2 subjects have no visit in dx.csv (its RIDs are 3, 1)" in messages(listing)
+    assert "1 visit is left out of dx.csv, EXAMDATE is not a date: line 5 (RID 2, DIAGNOSIS 1)." in messages(
+        listing
+    )
+
+
+def test_a_folder_of_another_day_than_the_table_is_a_warning(adni):
+    root, table = adni
+    table.write_text(table.read_text().replace('"4/18/2006"', '"4/19/2006"', 1))
+    assert codes(sources.find(root, "diagnosis", labels=table)) == [["other-day"], [], [], []]
 
 
 def test_without_the_collection_the_error_asks_for_it(adni):

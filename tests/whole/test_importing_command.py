@@ -265,3 +265,39 @@ def test_its_help_loads_no_library_that_is_slow():
     text = "import sys, cingulum.commands.import_; print({'numpy', 'nibabel', 'h5py'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def converters(root: Path) -> Path:
+    """Two subjects of two sessions each: 01 is NC and then AD, the age of one session is not known."""
+    rows = ["image,subject,session,diagnosis,age"]
+    for subject, labels in (("01", ("NC", "AD")), ("02", ("AD", "AD"))):
+        for number, label in enumerate(labels):
+            name = nifti(root / f"{subject}_{number}.nii", seed=int(subject) * 10 + number).name
+            rows.append(f"{name},{subject},M{12 * number:02d},{label},{'' if name == '02_1.nii' else 60}")
+    (root / "t.csv").write_text("\n".join(rows) + "\n")
+    return root / "t.csv"
+
+
+def test_changing_labels_are_told_kept_with_the_set_and_part_of_its_settings(tmp_path):
+    table, options = converters(tmp_path), ("--size=16", "--workers=1")
+    done = invoke(table, tmp_path / "set", *options)
+    assert done.exit_code == 0, done.output
+    assert "4 volumes (AD 3, NC 1)" in done.stdout
+    said = " ".join(done.output.split())
+    assert "1 of 2 subjects have sessions of different labels (diagnosis): 01 (NC at M00, AD at M12)." in said
+    assert "1 of 4 images have no age: 02 M12." in said
+    sheet = json.loads((tmp_path / "set" / "qc.json").read_text())
+    assert sheet["label_changes"] == {"01": ["NC at M00", "AD at M12"]}
+    assert "NC at M00" in (tmp_path / "set" / "qc.html").read_text()
+    assert (
+        json.loads((tmp_path / "set" / "import.json").read_text())["label_changes"] == sheet["label_changes"]
+    )
+
+    again = invoke(table, tmp_path / "set", *options, "--label-change=first")
+    assert "label_change None (now 'first')" in str(again.exception)
+    first = invoke(table, tmp_path / "set", *options, "--label-change=first", "--overwrite")
+    assert "4 volumes (AD 2, NC 2)" in first.stdout
+    assert "is already done" in invoke(table, tmp_path / "set", *options, "--label-change=first").stdout
+    refused = invoke(table, tmp_path / "other", *options, "--label-change=error")
+    assert isinstance(refused.exception, CohortError)
+    assert not (tmp_path / "other").exists()

@@ -10,7 +10,8 @@ from typing import Any
 
 from trainer.data.images.reading import stem
 from trainer.data.sources import tables
-from trainer.data.sources.listing import IMAGE_COLUMNS, SESSION_COLUMNS, SUBJECT_COLUMNS, person
+from trainer.data.sources.joins import SESSION_COLUMNS, SUBJECT_COLUMNS
+from trainer.data.sources.listing import IMAGE_COLUMNS, person
 from trainer.data.sources.tables import Row, Table
 from trainer.errors import CohortError, ImageError
 

@@ -11,6 +11,7 @@ from trainer.data.images.recipe import Recipe
 from trainer.data.importing.examination import Examined
 from trainer.data.shards import codecs
 from trainer.data.shards.index import SetMeta, VolumeMeta
+from trainer.data.sources.labels import LabelChange
 from trainer.data.sources.listing import Listing
 from trainer.data.sources.source_adni import AdniRequest
 
@@ -35,6 +36,7 @@ class ImportRequest:
     classes: tuple[str, ...] | None = None
     run: int | None = None
     adni: AdniRequest | None = None
+    label_change: LabelChange = "keep"
     workers: int | None = None
     on_error: Literal["fail", "skip"] = "fail"
     volumes_per_shard: int = 16
@@ -59,6 +61,7 @@ class ImportRequest:
             "codec": self.codec,
             **({"bricks": self.bricks} if self.bricks else {}),
             **({"run": self.run} if self.run is not None else {}),
+            **({"label_change": self.label_change} if self.label_change != "keep" else {}),
             **(self.adni.decisive if self.adni is not None else {}),
             "recipe": self.recipe_for(listing).to_json(),
         }

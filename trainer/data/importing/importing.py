@@ -56,6 +56,7 @@ def run(
         maps=MapRequest.parse(request.maps, request.map_labels) if request.maps else None,
         run=request.run,
         adni=request.adni,
+        label_change=request.label_change,
     )
     if on_cohort is not None:
         on_cohort(listing.findings)
@@ -93,6 +94,7 @@ def run(
                 for image in work.left_out
             ],
             **({"not_taken": listing.left_out} if listing.left_out else {}),
+            **({"label_changes": listing.label_changes} if listing.label_changes else {}),
             **({"codec_choice": choice} if choice else {}),
         }
         write_atomically(request.target / import_state.STORY_NAME, (canonical_json(story) + "\n").encode())

@@ -36,6 +36,7 @@ def write(target: Path, listing: Listing, examined: Sequence[Examined]) -> None:
         "source": listing.name,
         "label_name": listing.label_name,
         "cohort": [finding.to_json() for finding in listing.findings],
+        "label_changes": listing.label_changes,
         "images": [
             {**row, "findings": [f.to_json() for f in image.findings]}
             for row, image in zip(rows, examined, strict=True)

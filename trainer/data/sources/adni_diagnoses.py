@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
 
+from trainer.data.images.findings import Finding, note, warning
 from trainer.data.sources import tables
-from trainer.data.sources.tables import Row, Table
+from trainer.data.sources.joins import as_number
+from trainer.data.sources.tables import Row
 from trainer.errors import CohortError
 
 CN, MCI, DEMENTIA = "CN", "MCI", "Dementia"
@@ -25,7 +27,9 @@ _WORDS = {"cn": CN, "nl": CN, "mci": MCI, "dementia": DEMENTIA, "ad": DEMENTIA}
 # DXCHANGE has the change since the visit before; what counts is the diagnosis after it.
 _CHANGES = dict(zip("123456789", (CN, MCI, DEMENTIA, MCI, DEMENTIA, DEMENTIA, CN, MCI, CN), strict=True))
 _MEANINGS = {"DIAGNOSIS": _CODES | _WORDS, "DX": _WORDS, "DXCHANGE": _CHANGES, "DXCURREN": _CODES}
-_NOT_KNOWN = frozenset({"-1", "-4"})  # besides empty cells
+_NOT_KNOWN = frozenset({-1, -4})  # besides empty cells
+_NO_DIAGNOSIS = "without a diagnosis"
+_DATES_CURE = "Correct them; dates are 2006-04-18 or 4/18/2006 (month first), without a time."
 _DATES = ("%Y-%m-%d", "%m/%d/%Y", "%m/%d/%y")
 
 _DAYS_A_MONTH = 365.25 / 12
@@ -45,33 +49,42 @@ class Visit:
         return round(months / _MONTHS_BETWEEN_VISITS) * _MONTHS_BETWEEN_VISITS
 
 
-def day_of(text: str | None, where: str) -> date:
-    """Return the day that a cell holds, as 2006-04-18 or 4/18/2006 (month first).
-
-    Raises:
-        CohortError: it is empty, or not a day.
-    """
+def day_of(text: str | None) -> date | None:
+    """Return the day that a cell holds, as 2006-04-18 or 4/18/2006 (month first); None without one."""
     for form in _DATES:
         try:
             return datetime.strptime(text or "", form).date()
         except ValueError:
             continue
-    raise CohortError(
-        f"{where}: {text!r} is not a date." if text else f"{where}: has no date.",
-        cure="Write dates as 2006-04-18 or 4/18/2006 (month first), as ADNI does.",
-    )
+    return None
 
 
-def rid_of(subject: str) -> str:
-    """Return the RID of a subject such as 002_S_0295: its last number, without zeros in front."""
-    return subject.rsplit("_", 1)[-1].lstrip("0") or "0"
+def rid_of(subject: str) -> str | None:
+    """Return the RID of 002_S_0295, 0295 or 295.0: the last number, without zeros in front; None without."""
+    last = as_number(subject.rsplit("_", 1)[-1])
+    return str(int(last)) if last is not None and last == int(last) and last >= 0 else None
 
 
-def read(path: Path) -> dict[str, list[Visit]]:
-    """Return the visits with a diagnosis of each RID, in the order of their dates.
+@dataclass(frozen=True)
+class Diagnoses:
+    """A table of diagnoses over visits.
+
+    Attributes:
+        path: of the table.
+        visits: with a diagnosis, of each RID, in the order of their dates.
+        findings: visits that are left out, counted and named by the reason.
+    """
+
+    path: Path
+    visits: dict[str, list[Visit]]
+    findings: tuple[Finding, ...]
+
+
+def read(path: Path) -> Diagnoses:
+    """Return the visits with a diagnosis; those that cannot be read are left out and counted.
 
     Raises:
-        CohortError: a column is missing, or a diagnosis or a date is unknown.
+        CohortError: a column is missing, or no visit can be read.
     """
     table = tables.read(path)
     subject = table.need(("RID", "PTID"), "the subject")
@@ -79,30 +92,68 @@ def read(path: Path) -> dict[str, list[Visit]]:
     columns = {column: _MEANINGS[name] for name in _MEANINGS if (column := table.find((name,)))}
     if not columns:
         table.need(tuple(_MEANINGS), "the diagnosis")
-    visits: dict[str, list[Visit]] = {}
-    for row in table.rows:
-        diagnosis = _diagnosis(row, columns, table)
-        if diagnosis is not None and row[subject] is not None:
-            rid = rid_of(str(row[subject]))
-            day = day_of(row[examined], f"{path}: {examined} of {subject} {row[subject]}")
-            visits.setdefault(rid, []).append(Visit(day, diagnosis))
-    return {rid: sorted(found, key=lambda visit: visit.day) for rid, found in visits.items()}
+    second = table.find(("PTID",)) or subject
+    visits: dict[str, dict[date, set[str]]] = {}
+    left_out: dict[str, list[str]] = {}
+    for line, row in zip(table.lines, table.rows, strict=True):
+        try:
+            diagnosis = _diagnosis(row, columns)
+            if diagnosis is None:
+                raise ValueError(_NO_DIAGNOSIS)
+            rid, day = rid_of(row[subject] or ""), day_of(row[examined])
+            if rid is None or rid_of(row[second] or rid) != rid:
+                raise ValueError(f"{subject} is no number, or that of another {second}")
+            if day is None:
+                raise ValueError(f"{examined} is not a date")
+            visits.setdefault(rid, {}).setdefault(day, set()).add(diagnosis)
+        except ValueError as error:
+            cells = (f"{name} {row[name]}" for name in (subject, examined, *columns) if row[name] is not None)
+            left_out.setdefault(str(error), []).append(f"line {line} ({', '.join(cells)})")
+    for rid, days in visits.items():
+        for day in [day for day, diagnoses in days.items() if len(diagnoses) > 1]:
+            both = " and ".join(sorted(days.pop(day)))
+            left_out.setdefault("two diagnoses on one day", []).append(f"{subject} {rid}, {day}, {both}")
+    by_date = {
+        rid: [Visit(day, diagnosis) for day, (diagnosis,) in sorted(days.items())]
+        for rid, days in visits.items()
+        if days
+    }
+    findings = tuple(_left_out(path, why, cells) for why, cells in left_out.items())
+    if not by_date:
+        reasons = " ".join(finding.message for finding in findings)
+        raise CohortError(f"{path}: has no visit that can be read. {reasons}", cure=_DATES_CURE)
+    return Diagnoses(path, by_date, findings)
 
 
-def _diagnosis(row: Row, columns: Mapping[str, Mapping[str, str]], table: Table) -> str | None:
+def _left_out(path: Path, why: str, cells: Sequence[str]) -> Finding:
+    count = f"{len(cells)} visits are" if len(cells) > 1 else "1 visit is"
+    named = "; ".join(cells[:3]) + ("; ..." if len(cells) > 3 else "")
+    message = f"{count} left out of {path.name}, {why}: {named}."
+    # Most tables have visits at which no diagnosis was made.
+    return note("visit", message) if why == _NO_DIAGNOSIS else warning("visit", message, _DATES_CURE)
+
+
+def _diagnosis(row: Row, columns: Mapping[str, Mapping[str, str]]) -> str | None:
+    """Return the diagnosis of a visit, None where none was made.
+
+    Raises:
+        ValueError: a value is no diagnosis, or columns contradict each other.
+    """
+    diagnoses: dict[str, str] = {}
     for column, meaning in columns.items():
         text = row[column]
-        if text is None or text in _NOT_KNOWN:
+        number = as_number(text or "")
+        if text is None or number in _NOT_KNOWN:
             continue
         # "MCI to Dementia" of ADNIMERGE's earlier exports; "2.0" of spreadsheets.
-        said = text.lower().rsplit(" to ", 1)[-1].removesuffix(".0")
-        if said not in meaning:
-            raise CohortError(
-                f"{table.path}: {column} has the value {text!r}, which is not a diagnosis.",
-                cure=f"It may be {', '.join(meaning)}; leave what is not known empty.",
-            )
-        return meaning[said]
-    return None
+        plain = text.lower().rsplit(" to ", 1)[-1]
+        code = str(int(number)) if number is not None and number == int(number) else plain
+        if code not in meaning:
+            raise ValueError(f"{column} is none of {', '.join(meaning)}")
+        diagnoses[column] = meaning[code]
+    if len(set(diagnoses.values())) > 1:
+        raise ValueError(f"{' and '.join(diagnoses)} are different diagnoses")
+    return next(iter(diagnoses.values()), None)
 
 
 def outcome(group: str, visits: Sequence[Visit], scan: date, within: int) -> tuple[str | None, str]:

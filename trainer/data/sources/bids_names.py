@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from trainer.data.images.findings import Finding, bad
-from trainer.data.images.reading import stem
+from trainer.data.images.findings import Finding, bad, warning
+from trainer.data.images.reading import stem, suffix
+from trainer.data.sources.file_names import first_three
+from trainer.data.sources.joins import id_key
 from trainer.errors import CohortError
 
 # What derivatives call the space of the subject's own anatomical image (BIDS, "Spatial references").
 _OWN_SPACE = frozenset({"T1w", "T2w", "anat", "orig", "individual", "scanner"})
+_BIDS_NAME = re.compile(r"sub-[A-Za-z0-9+]+(_[A-Za-z0-9]+-[A-Za-z0-9+]+)*_[A-Za-z0-9]+")
+_DATATYPES = frozenset({
+    "anat", "func", "dwi", "fmap", "perf", "pet", "meg", "eeg", "ieeg", "beh", "micr", "nirs", "motion",
+    "mrs",
+})  # fmt: skip
+# BIDS 1.10, "Magnetic Resonance Imaging", and its derivatives.
+_ANATOMICAL = frozenset({
+    "T1w", "T2w", "PDw", "T2starw", "T2star", "FLAIR", "FLASH", "PD", "PDT2", "inplaneT1", "inplaneT2",
+    "angio", "VFA", "IRT1", "MP2RAGE", "MESE", "MEGRE", "MTR", "MTS", "MPM", "UNIT1", "T1rho", "MTsat",
+    "T1map", "T2map", "T2starmap", "R1map", "R2map", "R2starmap", "PDmap", "MTRmap", "MWFmap", "MTVmap",
+    "Chimap", "S0map", "M0map", "TB1map", "RB1map", "defacemask", "mask", "dseg", "probseg",
+})  # fmt: skip
 
 
 def entities(path: Path) -> dict[str, str]:
@@ -24,13 +39,72 @@ def bids_suffix(path: Path) -> str:
     return stem(path).rsplit("_", 1)[-1]
 
 
+def is_image_of(path: Path, contrast: str) -> bool:
+    """Return whether a file name is that of a contrast's image, and says of which subject."""
+    named = stem(path).endswith(f"_{contrast}") and "sub" in entities(path)
+    return bool(suffix(path)) and named and not path.name.startswith(".")
+
+
+def name_findings(path: Path, subject: str, session: str | None) -> tuple[Finding, ...]:
+    """Return what a file name says against its folders, or against BIDS.
+
+    Args:
+        path: of an image.
+        subject: that of the folder.
+        session: that of the folder; None where there is none.
+    """
+    names = entities(path)
+    move = "Move the file to the folders of its name, or rename it; look which of them is right."
+    if id_key(names["sub"]) != id_key(subject):
+        what = f"is of subject {subject} by its folder, and of subject {names['sub']} by its name."
+        return (bad("other-subject", what, move),)
+    if "ses" in names and (session is None or id_key(names["ses"]) != id_key(session)):
+        what = f"is of {f'session {session}' if session else 'no session'} by its folder, and of session "
+        return (bad("other-session", f"{what}{names['ses']} by its name.", move),)
+    if not _BIDS_NAME.fullmatch(stem(path)) or (session is not None and "ses" not in names):
+        what = "has a name that is not quite BIDS, and was taken by its folder and its contrast."
+        return (
+            warning("bids-name", what, "Names are sub-ID[_ses-ID][_key-value]_T1w, of letters and digits."),
+        )
+    return ()
+
+
+def not_taken(root: Path, taken: Iterable[Path], contrasts: Sequence[str]) -> list[Finding]:
+    """Return a warning for image files below `sub*` whose name or folder is not BIDS, so that none is read.
+
+    Other contrasts and maps under BIDS names, and folders of other kinds of data, are as they should be.
+    """
+    known_paths = set(taken)
+    names = []
+    folders = [path for path in root.iterdir() if path.is_dir() and path.name.lower().startswith("sub")]
+    for path in sorted(file for folder in folders for file in folder.rglob("*")):
+        place = path.relative_to(root)
+        if path in known_paths or not suffix(path) or path.is_dir() or _is_hidden(place):
+            continue
+        above = place.parts[:-1]
+        proper = above[-1] in _DATATYPES and len(above) == 2 + above[1].startswith("ses-")
+        anatomical = _BIDS_NAME.fullmatch(stem(path)) and bids_suffix(path) in _ANATOMICAL
+        if not (proper and above[0].startswith("sub-") and (above[-1] != "anat" or anatomical)):
+            names.append(place.as_posix())
+    if not names:
+        return []
+    what = f"{len(names)} image files" if len(names) > 1 else "1 image file"
+    message = f"{what} below sub*, not read since names or folders are not BIDS: {first_three(names)}."
+    cure = f"Name them sub-ID/[ses-ID/]anat/sub-ID[_ses-ID]_{contrasts[0]}.nii.gz, or ignore this."
+    return [warning("not-bids", message, cure)]
+
+
+def _is_hidden(place: Path) -> bool:
+    return any(part.startswith(".") for part in place.parts)
+
+
 def contradict(one: dict[str, str], other: dict[str, str]) -> bool:
-    """Return whether two names cannot be of the same scan: their space or a shared entity differs.
+    """Return whether two names cannot be of the same scan: their space or a shared entity differs as an id.
 
     `desc`, `label`, `seg`, `atlas` and `res` say what was made of a scan, not which scan it was.
     """
     shared = (set(one) & set(other)) - {"desc", "label", "seg", "atlas", "res", "space"}
-    return any(one[key] != other[key] for key in shared) or _space(one) != _space(other)
+    return any(id_key(one[key]) != id_key(other[key]) for key in shared) or _space(one) != _space(other)
 
 
 def best_match(image: Path, files: list[Path]) -> list[Path]:
@@ -44,7 +118,7 @@ def best_match(image: Path, files: list[Path]) -> list[Path]:
 
     def rank(file: Path) -> tuple[int, int]:
         its = entities(file)
-        same = sum(own.get(key) == value for key, value in its.items())
+        same = sum(key in own and id_key(own[key]) == id_key(value) for key, value in its.items())
         return same, -len(its)
 
     best = max(map(rank, fitting), default=None)

@@ -13,8 +13,6 @@ from trainer.data.images.findings import Finding, warning
 from trainer.data.images.recipe import MapRecipe
 from trainer.data.sources.tables import Row, Table
 
-SUBJECT_COLUMNS = ("participant_id", "subject", "subject_id", "sub", "id")
-SESSION_COLUMNS = ("session", "session_id", "visit")
 IMAGE_COLUMNS = ("image", "path", "file", "filename")
 MAP_COLUMNS = ("map",)
 AGE_COLUMNS = ("age", "age_years")
@@ -91,6 +89,7 @@ class Listing:
         findings: what is remarkable about the cohort (warnings).
         maps: what the label maps are made of, where they were asked for.
         left_out: images that the choice of visits and diagnoses leaves out, by the reason.
+        label_changes: of each subject whose sessions have different labels, these as the tables have them.
     """
 
     kind: Literal["bids", "adni", "folder", "table"]
@@ -100,6 +99,7 @@ class Listing:
     findings: tuple[Finding, ...] = ()
     maps: MapRecipe | None = None
     left_out: dict[str, list[str]] = field(default_factory=dict)
+    label_changes: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def sha256(self) -> str:
@@ -124,6 +124,23 @@ def person(row: Row, table: Table, label: str | None) -> dict[str, Any]:
     }
 
 
+def person_in_tables(tables: Sequence[tuple[Table, Row | None]], label: str) -> dict[str, Any]:
+    """Return the data of a person as `person` does, each from the first table that has its column.
+
+    A table that has the column decides, also where the person's cell is empty or the row is missing: the
+    value of another table would be that of another session.
+    """
+    data: dict[str, Any] = {"label": None, "age": None, "sex": None, "site": None, "findings": ()}
+    for table, row in reversed(tables):
+        columns = {"label": [label], "age": AGE_COLUMNS, "sex": SEX_COLUMNS, "site": SITE_COLUMNS}
+        fields = [name for name, names in columns.items() if table.find(names) is not None]
+        own = person(row, table, table.find([label])) if row is not None else {}
+        data |= {name: own.get(name) for name in fields}
+        if "age" in fields:
+            data["findings"] = own.get("findings", ())
+    return data
+
+
 def known(said: dict[str, Any]) -> dict[str, Any]:
     """Return the known values: without None and empty findings, so that no table overwrites another's."""
     return {name: value for name, value in said.items() if value not in (None, ())}
@@ -140,7 +157,7 @@ def _age(text: str | None, where: str) -> tuple[float | None, tuple[Finding, ...
         return None, (
             warning(
                 "age",
-                f"its age {text!r} in {where} is not a number of years; it was left out.",
+                f"its age {text!r} in {where} is not a number of years, and is not used.",
                 "Correct the table.",
             ),
         )

@@ -9,6 +9,7 @@ from typing import get_args
 
 from trainer.data.images.recipe import BACKGROUND, MapKind, MapRecipe
 from trainer.data.sources import tables
+from trainer.data.sources.joins import as_number
 from trainer.errors import CohortError, ConfigError
 
 _EXAMPLES = "Examples: --map-labels 1=grey,2=white,3=csf or --map-labels names.tsv (columns index, name)."
@@ -86,12 +87,16 @@ def labels_of_table(path: Path) -> dict[str, str]:
 
 def _once(pairs: Iterable[Iterable[str]]) -> dict[str, str]:
     names: dict[str, str] = {}
+    first: dict[object, str] = {}
     for pair in pairs:
         label, name = (word.strip() for word in pair)
         if not label or not name:
             raise ConfigError("--map-labels: has an empty entry.", cure=_EXAMPLES)
-        if label in names:
-            raise ConfigError(f"--map-labels: names the label {label} twice.", cure=_EXAMPLES)
+        number = as_number(label)  # 1, 01 and the 1.0 of spreadsheets are one
+        other = first.setdefault(label if number is None else number, label)
+        if label in names or other != label:
+            both = label if label == other else f"{other} ({label})"
+            raise ConfigError(f"--map-labels: names the label {both} twice.", cure=_EXAMPLES)
         names[label] = name
     return names
 
@@ -107,12 +112,10 @@ def numbered(names: dict[str, str]) -> MapRecipe:
     """
     by_number: dict[int, str] = {}
     for label, name in names.items():
-        try:
-            by_number[int(label)] = name
-        except ValueError:
-            raise CohortError(
-                f"The label {label!r} of the maps is not a whole number.", cure=_EXAMPLES
-            ) from None
+        number = as_number(label)
+        if number is None or number != int(number):
+            raise CohortError(f"The label {label!r} of the maps is not a whole number.", cure=_EXAMPLES)
+        by_number[int(number)] = name
     background = by_number.get(0, BACKGROUND)
     ordered = sorted(by_number.items())
     classes = tuple(dict.fromkeys([background, *(name for _, name in ordered)]))

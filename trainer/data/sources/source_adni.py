@@ -12,14 +12,15 @@ from typing import Any, Literal
 from trainer.data.images.findings import Finding, bad, note, warning
 from trainer.data.images.reading import stem, suffix
 from trainer.data.sources import adni_diagnoses, foreign_files, source_maps
-from trainer.data.sources.adni_diagnoses import GROUPS, Visit
+from trainer.data.sources.adni_diagnoses import GROUPS, Diagnoses, Visit
 from trainer.data.sources.file_names import first_three
+from trainer.data.sources.joins import id_key, not_joined
 from trainer.data.sources.listing import Listing, SourceImage, known, person
 from trainer.data.sources.tables import Row, Table
 from trainer.errors import CohortError, ConfigError
 
 _SUBJECTS = "[0-9][0-9][0-9]_S_[0-9]*"
-_ID = re.compile(r"[ID]?(\d+)")
+_ID = re.compile(r"[ID]?(\d+)(?:\.0+)?", re.IGNORECASE)
 _LABEL = "diagnosis"
 _HOW_TO = "docs/how-to/adni.md shows how to download it."
 
@@ -68,7 +69,7 @@ class _Scan:
 
     image: SourceImage
     number: int
-    day: date
+    day: date | None
 
 
 _LeftOut = dict[str, list[str]]
@@ -86,8 +87,11 @@ def find(root: Path, label: str, collection: Table | None, request: AdniRequest)
     With the label `diagnosis` they are labelled by group, and with diagnoses over visits, MCI as sMCI and
     pMCI; with another one by that column of the collection.
 
+    Rows, dates and visits that cannot be read are left out, and counted.
+
     Raises:
-        CohortError: no collection, no such column, an image twice in it, an unreadable date, no image left.
+        CohortError: no collection, no such column, an image twice in it, no row or no visit of these images,
+            no image left.
         ConfigError: diagnoses, and another label.
     """
     if collection is None:
@@ -100,10 +104,14 @@ def find(root: Path, label: str, collection: Table | None, request: AdniRequest)
             f"--diagnoses divides MCI into sMCI and pMCI, but --label is {label!r}.",
             cure="Leave one of them out.",
         )
-    rows, left_out = _rows(collection), _LeftOut()
+    rows, odd_rows = _rows(collection)
+    left_out = _LeftOut()
     scans: list[_Scan] = []
     unusable: list[SourceImage] = []
     images = _images(root)
+    if not any(number in rows for number in images):
+        names = [f"I{number}" for number in images]
+        raise not_joined(str(root), names, collection, (f"I{number}" for number in rows))
     for number, files in images.items():
         image, *more = files
         unusable += [copy.found(_second(number, image)) for copy in more]
@@ -115,34 +123,54 @@ def find(root: Path, label: str, collection: Table | None, request: AdniRequest)
             scans.append(_scan(image, number, rows[number], collection, label))
     scans = _chosen(scans, request.visits, left_out)
     if request.diagnoses is not None:
-        visits = adni_diagnoses.read(request.diagnoses)
-        scans = _divided(scans, visits, request.within, left_out)
+        diagnoses = adni_diagnoses.read(request.diagnoses)
+        odd_rows += [*diagnoses.findings, *_without_visits(root, scans, diagnoses)]
+        scans = _divided(scans, diagnoses.visits, request.within, left_out)
     listed = sorted([*unusable, *(scan.image for scan in scans)], key=lambda image: image.source)
     reasons = [_reason(why, sources) for why, sources in left_out.items()]
     if not listed:
         said = " ".join(finding.message for finding in reasons)
         raise CohortError(f"{root}: has no image to import. {said}", cure=_HOW_TO)
-    unseen = (*_without_image(rows, images, collection), *foreign_files.unread_formats([root], root))
+    unseen = (
+        *odd_rows,
+        *_without_image(rows, images, collection),
+        *foreign_files.unread_formats([root], root),
+    )
     return Listing("adni", root.resolve().name, label, tuple(listed), (*reasons, *unseen), left_out=left_out)
 
 
-def _rows(collection: Table) -> dict[int, Row]:
-    """Return the row of each image by the number of its id: I45108, D45108 and 45108 are one."""
+def _rows(collection: Table) -> tuple[dict[int, Row], list[Finding]]:
+    """Return the row of each image by the number of its id, and a warning for rows without one.
+
+    I45108, D45108, 45108 and 45108.0 are one id.
+
+    Raises:
+        CohortError: no row has an id, or two have the same.
+    """
     column = collection.need(("Image Data ID",), "the image")
     rows: dict[int, Row] = {}
-    for row in collection.rows:
-        said = _ID.fullmatch(row[column] or "")
-        if said is None:
-            raise CohortError(
-                f"{collection.path}: {column} has the value {row[column]!r}, which is not an image id.",
-                cure="Ids are like I45108 or 45108, as in the names of the folders.",
+    odd: list[str] = []
+    for line, row in zip(collection.lines, collection.rows, strict=True):
+        match = _ID.fullmatch(row[column] or "")
+        if match is None:
+            odd.append(
+                f"{row[column]!r} on line {line}" if row[column] is not None else f"none on line {line}"
             )
-        if int(said[1]) in rows:
+        elif rows.setdefault(int(match[1]), row) is not row:
             raise CohortError(
-                f"{collection.path}: has the image {row[column]} twice.", cure="Keep one row for each image."
+                f"{collection.path}: has the image {row[column]} twice, again on line {line}.",
+                cure="Keep one row for each image.",
             )
-        rows[int(said[1])] = row
-    return rows
+    if not odd:
+        return rows, []
+    cure = "Ids are like I45108 or 45108, as in the names of the folders."
+    count = f"{len(odd)} rows are" if len(odd) > 1 else "1 row is"
+    message = (
+        f"{count} left out of {collection.path.name}, without an image id in {column}: {first_three(odd)}."
+    )
+    if not rows:
+        raise CohortError(f"{collection.path}: has no image. {message}", cure=cure)
+    return rows, [warning("no-id", message, cure)]
 
 
 def _images(root: Path) -> dict[int, list[SourceImage]]:
@@ -162,12 +190,14 @@ def _images(root: Path) -> dict[int, list[SourceImage]]:
                 f"{path}: neither its folder nor its name has an image id such as I45108.",
                 cure="Keep the folders as they were downloaded: SUBJECT/DESCRIPTION/DATE/IMAGE-ID/.",
             )
+        maps, findings = source_maps.tissue_maps(root, path)
         image = SourceImage(
             path=path,
             source=place.as_posix(),
             subject=place.parts[0],
             site=place.parts[0][:3],
-            tissue_maps=source_maps.tissue_maps(root, place.parent),
+            tissue_maps=maps,
+            findings=findings,
         )
         found.setdefault(int(said[1]), []).append(image)
     if not found:
@@ -184,11 +214,19 @@ def _scan(image: SourceImage, number: int, row: Row, collection: Table, label: s
     column = collection.need(("Group",) if label == _LABEL else (label,), "the label")
     subject = row[collection.need(("Subject",), "the subject")]
     acquired = collection.need(("Acq Date",), "the date of the scan")
-    day = adni_diagnoses.day_of(row[acquired], f"{collection.path}: {acquired} of the image I{number}")
-    image = replace(image, session=day.isoformat(), **known(person(row, collection, column)))
-    if subject != image.subject:
-        message = f"is of {image.subject} by its folder, and of {subject} in {collection.path.name}."
+    day = adni_diagnoses.day_of(row[acquired])
+    data = known(person(row, collection, column))
+    data["findings"] = (*image.findings, *data.get("findings", ()))
+    image = replace(image, session=day.isoformat() if day is not None else None, **data)
+    if subject is None or id_key(subject) != id_key(image.subject):
+        message = (
+            f"is of {image.subject} by its folder, and of {subject or 'nobody'} in {collection.path.name}."
+        )
         image = image.found(bad("other-subject", message, "Download the image and the table again."))
+    in_folder = adni_diagnoses.day_of(image.source.split("/")[2][:10])
+    if day is not None and in_folder not in (None, day):
+        message = f"was scanned on {in_folder} by its folder; {day} of {collection.path.name} was taken."
+        image = image.found(warning("other-day", message, "Look which of them is right."))
     if label == _LABEL and image.label is not None and image.label not in GROUPS:
         message = f"has the group {image.label!r}, which is not one of {', '.join(GROUPS)}."
         image = image.found(bad("unknown-label", message, "Correct the table, or remove the image."))
@@ -196,9 +234,16 @@ def _scan(image: SourceImage, number: int, row: Row, collection: Table, label: s
 
 
 def _chosen(scans: Sequence[_Scan], visits: str, left_out: _LeftOut) -> list[_Scan]:
-    """Return the first scan of each subject, or of each day; of one day the one with the lowest id."""
+    """Return the first scan of each subject, or of each day; of one day the one with the lowest id.
+
+    Without a date it is not known whether a scan is the first: it is left out.
+    """
     taken: dict[tuple[str, date | None], _Scan] = {}
-    for scan in sorted(scans, key=lambda scan: (scan.image.subject, scan.day, scan.number)):
+    for scan in scans:
+        if scan.day is None:
+            left_out.setdefault("its Acq Date in the table is not a date", []).append(scan.image.source)
+    dated = [scan for scan in scans if scan.day is not None]
+    for scan in sorted(dated, key=lambda scan: (scan.image.subject, scan.day, scan.number)):
         first = taken.setdefault((scan.image.subject, scan.day if visits == "all" else None), scan)
         if first is not scan:
             why = "a further scan of a day" if first.day == scan.day else "not the first scan of its subject"
@@ -213,8 +258,8 @@ def _divided(
     divided: list[_Scan] = []
     for scan in scans:
         group = scan.image.label
-        if group in GROUPS:
-            own = visits.get(adni_diagnoses.rid_of(scan.image.subject), ())
+        if group in GROUPS and scan.day is not None:
+            own = visits.get(str(adni_diagnoses.rid_of(scan.image.subject)), ())
             label, why = adni_diagnoses.outcome(group, own, scan.day, within)
             if label is None:
                 left_out.setdefault(why, []).append(scan.image.source)
@@ -222,6 +267,30 @@ def _divided(
             scan = replace(scan, image=replace(scan.image, label=label))
         divided.append(scan)
     return divided
+
+
+def _without_visits(root: Path, scans: Sequence[_Scan], diagnoses: Diagnoses) -> list[Finding]:
+    """Return a warning for subjects that the table of diagnoses has no visit of.
+
+    Raises:
+        CohortError: it has one of none.
+    """
+    subjects = list(dict.fromkeys(scan.image.subject for scan in scans))
+    without = [name for name in subjects if adni_diagnoses.rid_of(name) not in diagnoses.visits]
+    if not without:
+        return []
+    ids = first_three(diagnoses.visits)
+    if len(without) == len(subjects):
+        raise CohortError(
+            f"{root}: none of its {len(subjects)} subjects ({first_three(subjects)}) has a visit in "
+            f"{diagnoses.path}, whose RIDs are {ids}.",
+            cure="The RID is the last number of a subject: 295 of 002_S_0295. Give ADNI's own table.",
+        )
+    message = (
+        f"{len(without)} subjects have no visit in {diagnoses.path.name} (its RIDs are {ids}), so that AD, "
+        f"CN and SMC are not compared with a diagnosis: {first_three(without)}."
+    )
+    return [warning("no-visit", message, "Give the whole table, as ADNI publishes it.")]
 
 
 def _cell(row: Row, table: Table, name: str) -> str | None:

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from trainer.data.images.findings import Finding, bad, warning
 from trainer.data.images.reading import stem, suffix
 from trainer.data.sources import foreign_files, source_maps, tables
-from trainer.data.sources.bids_names import best_match, check_run, of_run, run_of
-from trainer.data.sources.listing import SUBJECT_COLUMNS, Listing, SourceFile, SourceImage, known, person
+from trainer.data.sources.bids_names import (
+    best_match,
+    check_run,
+    is_image_of,
+    name_findings,
+    not_taken,
+    of_run,
+    run_of,
+)
+from trainer.data.sources.file_names import first_three
+from trainer.data.sources.joins import (
+    IdKey,
+    SubjectRows,
+    check_distinct,
+    id_key,
+    lines_without_id,
+    not_joined,
+)
+from trainer.data.sources.labels import missing_label
+from trainer.data.sources.listing import Listing, SourceFile, SourceImage, person_in_tables
 from trainer.data.sources.map_request import MapRequest
-from trainer.data.sources.tables import Table
+from trainer.data.sources.tables import Row, Table
 from trainer.errors import CohortError
 
 
@@ -45,40 +62,29 @@ def find(
             of the run.
     """
     contrast = contrasts[0]
-    participants = root / "participants.tsv"
-    people_table = _participants(root)
-    if people_table is None and labels is None and maps is None:
-        cure = (
-            f"Write {participants} (columns participant_id and {label}), or give a table with --labels FILE."
-        )
-        raise CohortError(
-            f"{root}: has no participants.tsv, so the labels of its images are unknown.", cure=cure
-        )
-    sessions = sorted(root.glob("sub-*/sub-*_sessions.tsv"))
-    in_sessions = any(tables.read(path).find([label]) for path in sessions[:1])
-    if labels is not None:
-        labels.need([label], "the label")
-    elif people_table is not None and not in_sessions and maps is None:
-        people_table.need([label], "the label")
-    people = _by_subject(people_table, label) | _by_subject(
-        labels, label, over=_by_subject(people_table, label)
-    )
-    visits = {_bare(path.parent.name): tables.read(path) for path in sessions}
-
+    people = _participants(root)
+    sessions = _sessions(root)
+    first = SubjectRows(labels) if labels is not None else None
+    if maps is None:
+        _check_labels(root, label, first, list(sessions.values()), people)
     for name in contrasts:
         if not any(_paths(root, name)):
             raise _no_images(root, name)
     if run is not None:
         check_run((path for name in contrasts for path in _paths(root, name)), run, root)
+    _check_folders(root)
     paths = sorted(_paths(root, contrast), key=lambda p: p.as_posix())
     images: Sequence[SourceImage] = [
-        _described(_image(root, path), people, visits, label).found(*findings)
-        for path, findings in of_run(paths, run)
+        _image(root, path).found(*findings) for path, findings in of_run(paths, run)
     ]
+    _check_joined(root, images, first or people, must=maps is None)
+    images = [_described(image, first, sessions, people, label, maps is None) for image in images]
     for name in contrasts[1:]:
         images = [_with_contrast(root, image, name, run) for image in images]
     unseen = (
-        *_unseen(people, images, contrast),
+        *_without_image(root, images, [table for table in (first, people) if table], sessions, contrast),
+        *_mixed(images, first, sessions, label),
+        *not_taken(root, (path for name in contrasts for path in _paths(root, name)), contrasts),
         *foreign_files.unread_formats(sorted(root.glob("sub-*")), root),
     )
     recipe = None
@@ -87,11 +93,84 @@ def find(
     return Listing("bids", _name(root), label, tuple(images), unseen, recipe)
 
 
-def _participants(root: Path) -> Table | None:
-    """Return participants.tsv, or participants.csv as spreadsheets write it; None without either.
+def _check_labels(
+    root: Path,
+    label: str,
+    labels: SubjectRows | None,
+    sessions: Sequence[SubjectRows],
+    people: SubjectRows | None,
+) -> None:
+    """Check that a table has the column of the labels.
 
     Raises:
-        CohortError: there are both.
+        CohortError: there is no such table, or none has the column.
+    """
+    if labels is not None:
+        labels.table.need([label], "the label")
+    elif any(rows.table.find([label]) for rows in sessions):
+        return
+    elif people is not None:
+        people.table.need([label], "the label")
+    else:
+        raise CohortError(
+            f"{root}: has no participants.tsv, so the labels of its images are unknown.",
+            cure=f"Write {root / 'participants.tsv'} (columns participant_id and {label}), or give a table "
+            "with --labels FILE.",
+        )
+
+
+def _sessions(root: Path) -> dict[str, SubjectRows]:
+    """Return the rows of each sub-*/sub-*_sessions.tsv, by the subject of its folder.
+
+    Raises:
+        CohortError: a folder has two, or that of another subject; a session has two rows.
+    """
+    tables_of: dict[str, SubjectRows] = {}
+    for path in sorted(root.glob("sub-*/sub-*_sessions.tsv")):
+        subject, named = _bare(path.parent.name), _bare(path.name.removesuffix("_sessions.tsv"))
+        if id_key(subject) != id_key(named):
+            raise CohortError(
+                f"{path}: is of subject {named} by its name, and of subject {subject} by its folder.",
+                cure="Move it to the folder of its subject, or rename it; look which of them is right.",
+            )
+        if subject in tables_of:
+            raise CohortError(
+                f"{path}: is a second table of the sessions of {path.parent.name}, beside "
+                f"{tables_of[subject].table.path.name}.",
+                cure="Keep one of them.",
+            )
+        tables_of[subject] = SubjectRows(tables.read(path), subject)
+    return tables_of
+
+
+def _check_folders(root: Path) -> None:
+    """Check that no two folders are of one subject, or of one session of a subject.
+
+    Raises:
+        CohortError: two are; both are named.
+    """
+    folders = [path for path in sorted(root.glob("sub-*")) if path.is_dir()]
+    check_distinct({path.name: "folder" for path in folders}, "subject", str(root))
+    for folder in folders:
+        sessions = {path.name: "folder" for path in sorted(folder.glob("ses-*")) if path.is_dir()}
+        check_distinct(sessions, "session", str(folder))
+
+
+def _check_joined(root: Path, images: Sequence[SourceImage], rows: SubjectRows | None, *, must: bool) -> None:
+    """Check that the table that has every subject has one of them.
+
+    Raises:
+        CohortError: it has none, and it must.
+    """
+    if rows is not None and must and not any(image.subject in rows for image in images):
+        raise not_joined(str(root), (f"sub-{image.subject}" for image in images), rows.table, rows.rows.ids)
+
+
+def _participants(root: Path) -> SubjectRows | None:
+    """Return the rows of participants.tsv, or of participants.csv as spreadsheets write it; None without.
+
+    Raises:
+        CohortError: there are both, or a subject has two rows.
     """
     there = [path for path in (root / "participants.tsv", root / "participants.csv") if path.is_file()]
     if len(there) > 1:
@@ -99,7 +178,7 @@ def _participants(root: Path) -> Table | None:
             f"{root}: has both participants.tsv and participants.csv, which may differ.",
             cure="Keep one of them.",
         )
-    return tables.read(there[0]) if there else None
+    return SubjectRows(tables.read(there[0])) if there else None
 
 
 def _no_images(root: Path, contrast: str) -> CohortError:
@@ -116,7 +195,7 @@ def _no_images(root: Path, contrast: str) -> CohortError:
 
 def _with_contrast(root: Path, image: SourceImage, contrast: str, run: int | None) -> SourceImage:
     """Return the image with that of a further contrast, which lies beside it."""
-    beside = [path for path in sorted(image.path.parent.iterdir()) if _is_image_of(path, contrast)]
+    beside = [path for path in sorted(image.path.parent.iterdir()) if is_image_of(path, contrast)]
     if run is not None:
         beside = [path for path in beside if run_of(path) in (None, run)]
     best = best_match(image.path, beside)
@@ -136,10 +215,6 @@ def _with_contrast(root: Path, image: SourceImage, contrast: str, run: int | Non
     return image.found(finding)
 
 
-def _is_image_of(path: Path, contrast: str) -> bool:
-    return bool(suffix(path)) and stem(path).endswith(f"_{contrast}") and not path.name.startswith(".")
-
-
 def _name(root: Path) -> str:
     """Return the name that the data set states; the folder's name where it states none."""
     try:
@@ -154,18 +229,20 @@ def _paths(root: Path, contrast: str) -> Iterator[Path]:
     for pattern in ("sub-*/anat", "sub-*/ses-*/anat"):
         for anat in root.glob(pattern):
             # Not glob("*_T1w*"): links whose target is missing must be listed, so that they are reported.
-            yield from (path for path in anat.iterdir() if _is_image_of(path, contrast))
+            yield from (path for path in anat.iterdir() if is_image_of(path, contrast))
 
 
 def _image(root: Path, path: Path) -> SourceImage:
     parts = path.relative_to(root).parts
     session = _bare(parts[1]) if parts[1].startswith("ses-") else None
+    maps, findings = source_maps.tissue_maps(root, path)
     return SourceImage(
         path=path,
         source=path.relative_to(root).as_posix(),
         subject=_bare(parts[0]),
         session=session,
-        tissue_maps=source_maps.tissue_maps(root, path.relative_to(root).parent),
+        tissue_maps=maps,
+        findings=(*name_findings(path, _bare(parts[0]), session), *findings),
     )
 
 
@@ -174,51 +251,85 @@ def _bare(name: str) -> str:
     return name.split("-", 1)[1] if name.startswith(("sub-", "ses-")) else name
 
 
-def _by_subject(
-    table: Table | None, label: str, over: dict[str, dict[str, Any]] | None = None
-) -> dict[str, dict[str, Any]]:
-    """Return the rows of each subject, merged over those of another table."""
-    if table is None:
-        return {}
-    column = table.need(SUBJECT_COLUMNS, "the subject")
-    labelled = table.find([label])
-    people: dict[str, dict[str, Any]] = {}
-    for row in table.rows:
-        if row[column] is None:
-            continue
-        subject = _bare(str(row[column]))
-        if subject in people:
-            raise CohortError(
-                f"{table.path}: has subject {row[column]!r} twice.", cure="Keep one row per subject."
-            )
-        people[subject] = (over or {}).get(subject, {}) | known(person(row, table, labelled))
-    return people
-
-
 def _described(
-    image: SourceImage, people: dict[str, dict[str, Any]], visits: dict[str, Table], label: str
+    image: SourceImage,
+    labels: SubjectRows | None,
+    sessions: Mapping[str, SubjectRows],
+    people: SubjectRows | None,
+    label: str,
+    must_have_label: bool,
 ) -> SourceImage:
-    said = dict(people.get(image.subject, {}))
-    if people and image.subject not in people:
-        said["findings"] = (
-            warning(
-                "no-participant", "its subject is not in the table of participants.", "Add a row for it."
-            ),
+    """Return the image with the data of its rows: those of --labels, of its session, of its subject.
+
+    The first table that has the column of a value decides, whatever its cell holds: the value of a table
+    further back would be that of another session, or one that --labels corrects.
+    """
+    joined: list[tuple[Table, Row | None]] = []
+    why = f"no table of its subject has a column {label!r}"
+    for rows in (people, sessions.get(image.subject), labels):
+        if rows is None:
+            continue
+        row, missing = rows.match(image.subject, image.session)
+        joined.insert(0, (rows.table, row))
+        column = rows.table.find([label])
+        if column is not None:
+            why = missing or f"its cell in {rows.table.path.name} is empty"
+    data = person_in_tables(joined, label)
+    findings = [*data.pop("findings")]
+    at_large = [rows for rows in (labels, people) if rows is not None]
+    if at_large and not any(image.subject in rows for rows in at_large):
+        names = " or ".join(rows.table.path.name for rows in at_large)
+        message = (
+            f"its subject {image.subject} is not in {names}, whose ids are {at_large[0].rows.first_ids}."
         )
-    visit = visits.get(image.subject)
-    if visit is not None and image.session is not None:
-        column = visit.need(("session_id", "session"), "the session")
-        for row in visit.rows:
-            if row[column] is not None and _bare(str(row[column])) == image.session:
-                said |= known(person(row, visit, visit.find([label])))
-    return replace(image, **said)
+        findings.append(warning("no-participant", message, "Add a row for it."))
+    if must_have_label and data["label"] is None:
+        findings.append(missing_label(label, why))
+    return replace(image, **data).found(*findings)
 
 
-def _unseen(
-    people: dict[str, dict[str, Any]], images: Sequence[SourceImage], contrast: str
+def _without_image(
+    root: Path,
+    images: Sequence[SourceImage],
+    tables_of_all: Sequence[SubjectRows],
+    sessions: Mapping[str, SubjectRows],
+    contrast: str,
 ) -> Iterator[Finding]:
-    missing = sorted(set(people) - {image.subject for image in images})
-    if missing:
-        some = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
-        message = f"{len(missing)} subjects of the table have no {contrast} image: {some}."
-        yield warning("no-image", message, "Ignore this if it is intended.")
+    """Return warnings for subjects and sessions without an image, and for rows that name no subject."""
+    visits = [(image.subject, image.session) for image in images]
+    for rows in (*tables_of_all, *sessions.values()):
+        yield from lines_without_id(rows.table, rows.rows.without_id, rows.rows.columns[0])
+    subjects: dict[IdKey, str] = {}
+    missing: list[str] = []
+    for rows in (*tables_of_all, *sessions.values()):
+        without, further = rows.without_image(visits)
+        for subject in without:
+            subjects.setdefault(id_key(subject), subject)
+        missing += further
+    imaged = {id_key(subject) for subject, _ in visits}
+    folders = [path.name for path in sorted(root.glob("sub-*")) if path.is_dir()]
+    folders = [name for name in folders if id_key(name) not in imaged and id_key(name) not in subjects]
+    for names, what in (
+        (subjects.values(), "subjects of the table"),
+        (folders, "folders of subjects"),
+        (dict.fromkeys(missing), "sessions of the tables"),
+    ):
+        if names:
+            message = f"{len(names)} {what} have no {contrast} image: {first_three(names)}."
+            yield warning("no-image", message, "Ignore this if it is intended.")
+
+
+def _mixed(
+    images: Sequence[SourceImage], labels: SubjectRows | None, sessions: Mapping[str, SubjectRows], label: str
+) -> Iterator[Finding]:
+    """Return a warning where some subjects have a label for each session and others one for all."""
+    by_session = {subject for subject, rows in sessions.items() if rows.table.find([label])}
+    rest = dict.fromkeys(
+        image.subject for image in images if image.subject not in by_session and image.label is not None
+    )
+    if labels is None and by_session and rest:
+        message = (
+            f"{len(rest)} subjects have the label of participants.tsv for all their sessions, since their "
+            f"sessions have no table with {label!r}, which others have: {first_three(rest)}."
+        )
+        yield warning("label-source", message, "Write it to their sub-*_sessions.tsv, too, or ignore this.")

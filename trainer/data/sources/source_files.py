@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
 
-from trainer.data.images.findings import bad
+from trainer.data.images.findings import Finding, bad, warning
 from trainer.data.images.reading import SUFFIXES, files_of, stem, suffix
 from trainer.data.sources import foreign_files, source_maps, tables
+from trainer.data.sources.file_names import first_three
+from trainer.data.sources.joins import (
+    SESSION_COLUMNS,
+    SUBJECT_COLUMNS,
+    Rows,
+    id_key,
+    lines_without_id,
+    not_joined,
+)
+from trainer.data.sources.labels import missing_label
 from trainer.data.sources.listing import (
     IMAGE_COLUMNS,
     MAP_COLUMNS,
-    SESSION_COLUMNS,
-    SUBJECT_COLUMNS,
     Listing,
     SourceFile,
     SourceImage,
@@ -22,7 +30,7 @@ from trainer.data.sources.listing import (
     person,
 )
 from trainer.data.sources.map_request import MapRequest
-from trainer.data.sources.tables import Table
+from trainer.data.sources.tables import Row, Table
 from trainer.errors import CohortError
 
 
@@ -36,13 +44,14 @@ def in_folder(root: Path, label: str, labels: Table | None) -> Listing:
     Raises:
         CohortError: no images, neither table nor sub-folders, a table without the columns needed.
     """
-    paths, foreign = _image_files(root), foreign_files.unread_formats([root], root)
+    paths, findings = _image_files(root), foreign_files.unread_formats([root], root)
     if not paths:
-        said = [f"{finding.message} {finding.cure}" for finding in foreign]
+        said = [f"{finding.message} {finding.cure}" for finding in findings]
         cure = " ".join(said) or f"Known suffixes: {', '.join(SUFFIXES)}."
         raise CohortError(f"{root}: holds no images.", cure=cure)
     if labels is not None:
-        images = _labelled_by_table(root, paths, label, labels)
+        images, unseen = _labelled_by_table(root, paths, label, labels)
+        findings += unseen
     else:
         images = [_labelled_by_folders(root, path) for path in paths]
         if all(image.label is None for image in images):
@@ -51,7 +60,7 @@ def in_folder(root: Path, label: str, labels: Table | None) -> Listing:
                 "or sort the images into a sub-folder per label."
             )
             raise CohortError(f"{root}: the labels of its images are unknown.", cure=cure)
-    return Listing("folder", root.resolve().name, label, tuple(images), tuple(foreign))
+    return Listing("folder", root.resolve().name, label, tuple(images), tuple(findings))
 
 
 def _image_files(root: Path) -> list[Path]:
@@ -75,30 +84,98 @@ def _labelled_by_folders(root: Path, path: Path) -> SourceImage:
     )
 
 
-def _labelled_by_table(root: Path, paths: list[Path], label: str, table: Table) -> list[SourceImage]:
-    label_column = table.need([label], "the label")
-    image_column, subject_column = table.find(IMAGE_COLUMNS), table.find(SUBJECT_COLUMNS)
-    session_column = table.find(SESSION_COLUMNS)
-    if image_column is None:
-        subject_column = table.need(SUBJECT_COLUMNS, "the subject (or 'image' for the file)")
-    said: dict[str, dict[str, Any]] = {}
-    for row in table.rows:
-        key = row[image_column] if image_column else row[str(subject_column)]
-        if key is None:
-            continue
-        if key in said:
-            raise CohortError(f"{table.path}: has {key!r} twice.", cure="Keep one row for each image.")
-        entry = person(row, table, label_column)
-        entry["subject"] = row[subject_column] if subject_column else None
-        entry["session"] = row[session_column] if session_column else None
-        said[key] = known(entry)
-    images = []
-    for path in paths:
-        source = path.relative_to(root).as_posix()
-        keys = (source, path.name, stem(path), stem(path).removeprefix("sub-"))
-        entry = next((said[key] for key in keys if key in said), {})
-        images.append(replace(SourceImage(path=path, source=source, subject=stem(path)), **entry))
-    return images
+def _labelled_by_table(
+    root: Path, paths: Sequence[Path], label: str, table: Table
+) -> tuple[list[SourceImage], list[Finding]]:
+    """Return the images with the data of their rows, and findings on rows without an image.
+
+    Raises:
+        CohortError: a column is missing, two rows have one id, or no row is that of an image.
+    """
+    label_column, image_column = table.need([label], "the label"), table.find(IMAGE_COLUMNS)
+    id_column = image_column or table.need(SUBJECT_COLUMNS, "the subject (or 'image' for the file)")
+    rows, findings = _rows_by_name(table, id_column, by_image=image_column is not None)
+    ids = [str(row[id_column]) for row in rows.values()]
+    images: list[SourceImage] = []
+    owners: dict[int, list[int]] = {}  # numbers of the images of each row, by its identity
+    for number, path in enumerate(paths):
+        image = SourceImage(path=path, source=path.relative_to(root).as_posix(), subject=stem(path))
+        keys = [id_key(image.subject)] if image_column is None else _path_keys(path, image.source)
+        own = {id(row): row for key in keys if (row := rows.get(key)) is not None}
+        for row in own.values():
+            owners.setdefault(id(row), []).append(number)
+            image = _with_row(image, row, table, label_column)
+        if len(own) > 1:
+            image = image.found(_ambiguous(f"has several rows in {table.path.name}."))
+        if not own:
+            why = f"{image.source} is not in {table.path.name}, whose ids are {first_three(ids)}"
+            image = image.found(missing_label(label, why))
+        images.append(image)
+    if not owners:
+        raise not_joined(str(root), (i.source if image_column else i.subject for i in images), table, ids)
+    for numbers in owners.values():
+        if len(numbers) > 1:
+            names = first_three(images[number].source for number in numbers)
+            message = f"has a row in {table.path.name} that may be that of several images: {names}."
+            for number in numbers:
+                images[number] = images[number].found(_ambiguous(message))
+    left = [str(row[id_column]) for row in rows.values() if id(row) not in owners]
+    if left:
+        message = f"{len(left)} rows of {table.path.name} have no image: {first_three(left)}."
+        findings.append(warning("no-image", message, "Ignore this if it is intended."))
+    return images, findings
+
+
+def _rows_by_name(table: Table, column: str, *, by_image: bool) -> tuple[dict[object, Row], list[Finding]]:
+    """Return the rows by path of an image or id of a subject, and a warning for rows without one.
+
+    Raises:
+        CohortError: two rows have one id.
+    """
+    if not by_image:
+        by_id = Rows.of_table(table, [column])
+        rows: dict[object, Row] = {key[0]: row for key, row in by_id.by_id.items()}
+        return rows, lines_without_id(table, by_id.without_id, column)
+    rows, without = {}, []
+    for line, row in zip(table.lines, table.rows, strict=True):
+        cell = row[column]
+        if cell is None:
+            without.append(line)
+        elif rows.setdefault(_path_key(cell), row) is not row:
+            raise CohortError(
+                f"{table.path}: has {cell!r} twice, again on line {line}.",
+                cure="Keep one row for each image.",
+            )
+    return rows, lines_without_id(table, without, column)
+
+
+def _path_key(text: str) -> str:
+    """Return a path as file names spell it: `./` and backslashes of other systems do not count."""
+    return PurePosixPath(unicodedata.normalize("NFC", text.replace("\\", "/"))).as_posix()
+
+
+def _path_keys(path: Path, source: str) -> list[str]:
+    """Return the names by which a table may call an image."""
+    return [_path_key(text) for text in (source, path.name, stem(path), stem(path).removeprefix("sub-"))]
+
+
+def _with_row(image: SourceImage, row: Row, table: Table, label: str) -> SourceImage:
+    subject, session = table.find(SUBJECT_COLUMNS), table.find(SESSION_COLUMNS)
+    data = person(row, table, label)
+    data["session"] = row[session] if session else None
+    data["subject"] = row[subject] if subject else None
+    no_subject = [_no_subject(table)] if subject and data["subject"] is None else []
+    return replace(image, **known(data)).found(*no_subject)
+
+
+def _no_subject(table: Table) -> Finding:
+    message = f"its row in {table.path.name} names no subject, but the table has a column for it."
+    cure = "Fill it in: without it, two images of one person may be in two splits."
+    return bad("missing-subject", message, cure)
+
+
+def _ambiguous(message: str) -> Finding:
+    return bad("ambiguous-row", message, "Name each image by its path relative to the folder, in one row.")
 
 
 def in_table(path: Path, label: str, contrasts: Sequence[str], maps: MapRequest | None) -> Listing:
@@ -122,7 +199,7 @@ def in_table(path: Path, label: str, contrasts: Sequence[str], maps: MapRequest 
     subject_column, session_column = table.find(SUBJECT_COLUMNS), table.find(SESSION_COLUMNS)
     images: list[SourceImage] = []
     map_files: list[SourceFile | None] = []
-    for number, row in enumerate(table.rows, start=2):
+    for number, row in zip(table.lines, table.rows, strict=True):
         name = row[image_column]
         if name is None:
             finding = bad(
@@ -136,7 +213,10 @@ def in_table(path: Path, label: str, contrasts: Sequence[str], maps: MapRequest 
             map_files.append(None)
             continue
         said = known(person(row, table, label_column))
-        said["subject"] = (row[subject_column] if subject_column else None) or stem(Path(name))
+        subject = row[subject_column] if subject_column else stem(Path(name))
+        said["subject"] = subject or stem(Path(name))
+        if subject is None:
+            said["findings"] = (*said.get("findings", ()), _no_subject(table))
         said["session"] = row[session_column] if session_column else None
         first = _file("", name, path.parent)
         image = replace(SourceImage(path=first.path, source=first.source, subject=""), **said)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainer.data.images import label_maps
-from trainer.data.images.findings import Finding, bad
+from trainer.data.images.findings import Finding, bad, warning
 from trainer.data.images.reading import suffix
 from trainer.data.images.recipe import BACKGROUND, MapRecipe
 from trainer.data.sources.bids_names import best_match, bids_suffix, entities
@@ -20,14 +20,36 @@ TISSUES = {"GM": "grey", "WM": "white", "CSF": "csf"}
 _MADE = "Make it, remove the image, or leave it out with --on-error skip."
 
 
-def tissue_maps(root: Path, folder: Path) -> tuple[tuple[str, Path], ...]:
-    """Return (tissue, file) of the probability maps in `derivatives/` of a folder below the root."""
-    found = ((tissue, _tissue_files(root, folder, code)) for code, tissue in TISSUES.items())
-    return tuple((tissue, files[0]) for tissue, files in found if files)
+def tissue_maps(root: Path, image: Path) -> tuple[tuple[tuple[str, Path], ...], tuple[Finding, ...]]:
+    """Return (tissue, file) of an image's probability maps in `derivatives/`, and what is doubtful there.
 
-
-def _tissue_files(root: Path, folder: Path, code: str) -> list[Path]:
-    return sorted((root / "derivatives").glob(f"*/{folder.as_posix()}/*_label-{code}_probseg.nii*"))
+    Maps of another subject, session or run are not its own. Of several pipelines the one with most tissues
+    is taken, then the first by name, and named; of several maps in one none is.
+    """
+    folder = image.relative_to(root).parent.as_posix()
+    by_pipeline: dict[str, list[tuple[str, Path]]] = {}
+    for code, tissue in TISSUES.items():
+        files: dict[str, list[Path]] = {}
+        for path in sorted((root / "derivatives").glob(f"*/{folder}/*_label-{code}_probseg.nii*")):
+            files.setdefault(path.relative_to(root).parts[1], []).append(path)
+        for pipeline, paths in files.items():
+            fitting = best_match(image, paths)
+            if len(fitting) > 1:
+                names = ", ".join(path.name for path in fitting)
+                message = (
+                    f"has several maps of {tissue} in {pipeline}: {names}. Its tissue volumes were left out."
+                )
+                return (), (warning("tissue-map", message, "Keep one of them."),)
+            by_pipeline.setdefault(pipeline, []).extend((tissue, path) for path in fitting)
+    there = sorted((-len(maps), pipeline) for pipeline, maps in by_pipeline.items() if maps)
+    if not there:
+        return (), ()
+    taken, *others = (pipeline for _, pipeline in there)
+    findings = []
+    if others:
+        message = f"has tissue maps of {taken} and of {', '.join(others)}; those of {taken} were taken."
+        findings.append(warning("tissue-map", message, "Keep one of them in derivatives/."))
+    return tuple(by_pipeline[taken]), tuple(findings)
 
 
 def of_bids(

@@ -6,17 +6,17 @@ that image as a finding; what makes the whole source unusable is raised.
 
 from __future__ import annotations
 
-import difflib
-import unicodedata
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trainer.data.images.findings import Finding, bad
+from trainer.data.images.findings import Finding, bad, status
+from trainer.data.sources import labels as cohort_labels
 from trainer.data.sources import source_adni, source_bids, source_files, tables
 from trainer.data.sources.bids_names import run_of
 from trainer.data.sources.file_names import first_three, is_text, shown
+from trainer.data.sources.joins import check_distinct
+from trainer.data.sources.labels import LabelChange
 from trainer.data.sources.listing import Listing, SourceImage
 from trainer.data.sources.map_request import MapRequest
 from trainer.data.sources.source_adni import AdniRequest
@@ -36,6 +36,7 @@ def find(
     maps: MapRequest | None = None,
     run: int | None = None,
     adni: AdniRequest | None = None,
+    label_change: LabelChange = "keep",
 ) -> Listing:
     """List the images of a source.
 
@@ -50,14 +51,22 @@ def find(
         maps: which label maps to take; with them images need no label, and classes no second one.
         run: which of several runs to take, in a BIDS folder.
         adni: which visits to take and how to divide MCI, in a folder of ADNI's archive.
+        label_change: which labels sessions of a subject have that differ in theirs; see `LabelChange`.
 
     Raises:
-        CohortError: nothing there, no images, no table of labels or no such column, one class only, labels
-            that differ by case only, a file name that is not UTF-8.
-        ConfigError: a run is asked for, and the source is no BIDS folder; `adni`, and it is not ADNI's.
+        CohortError: nothing there, no images, no table of labels or no such column, no row of it is that of
+            an image or two are, one class only, labels that differ by case only, two spellings of one
+            subject or session, a file name that is not UTF-8.
+        ConfigError: a run is asked for, and the source is no BIDS folder; `adni`, and it is not ADNI's;
+            `labels`, and it is a table of images.
     """
     if not source.exists():
         raise CohortError(f"{source}: there is no such file or folder.", cure=_HOW_TO)
+    if labels is not None and source.is_file():
+        raise ConfigError(
+            f"--labels {labels}: {source} is a table of images, which has the labels itself.",
+            cure="Leave out --labels, and write the labels to the table of images.",
+        )
     table = tables.read(labels) if labels is not None else None
     if run is not None and not source_bids.is_bids(source):
         raise ConfigError(
@@ -85,26 +94,43 @@ def find(
         )
     else:
         listing = source_files.in_folder(source, label, table)
-    return _checked(listing, classes)
+    return _checked(listing, classes, label_change)
 
 
-def _checked(listing: Listing, classes: Sequence[str] | None) -> Listing:
-    """Find missing and unknown labels and entries that are there twice."""
+def _checked(listing: Listing, classes: Sequence[str] | None, label_change: LabelChange) -> Listing:
+    """Find missing and unknown labels, entries that are there twice, and what sessions contradict."""
     if not listing.images:
         raise CohortError(f"{listing.name}: holds no images.", cure=_HOW_TO)
     _check_names(listing)
-    if listing.maps is None or classes:
-        listing = _labelled(listing, classes)
+    _check_ids(listing)
     seen: dict[tuple[str, str | None], SourceImage] = {}
     images = []
     for image in listing.images:
         visit = (image.subject, image.session)
         if visit in seen:
-            image = replace(image, findings=(*image.findings, _twice(image, seen[visit])))
-        else:
+            image = image.found(_twice(image, seen[visit]))
+        elif status(image.findings) != "bad":  # else it is not known whose image it is, or it is not stored
             seen[visit] = image
         images.append(image)
-    return replace(listing, images=tuple(images))
+    listing = cohort_labels.same_spelling(replace(listing, images=tuple(images)), classes)
+    listing = cohort_labels.with_label_changes(listing, label_change)
+    if listing.maps is None or classes:
+        listing = cohort_labels.labelled(listing, classes)
+    unknown = cohort_labels.missing_values(listing.images)
+    return replace(listing, findings=(*listing.findings, *unknown))
+
+
+def _check_ids(listing: Listing) -> None:
+    """Raise for two spellings of one subject, or of one session of a subject."""
+    subjects: dict[str, str] = {}
+    sessions: dict[str, dict[str, str]] = {}
+    for image in listing.images:
+        subjects.setdefault(image.subject, image.source)
+        if image.session is not None:
+            sessions.setdefault(image.subject, {}).setdefault(image.session, image.source)
+    check_distinct(subjects, "subject", listing.name)
+    for subject, names in sessions.items():
+        check_distinct(names, "session", f"{listing.name}, subject {subject}")
 
 
 def _check_names(listing: Listing) -> None:
@@ -120,80 +146,6 @@ def _check_names(listing: Listing) -> None:
             f"{shown(listing.name)}: {len(wrong)} of its names are not UTF-8: {first_three(wrong)}",
             cure="Rename them (convmv -f latin1 -t utf8 -r FOLDER shows the new names) and import again.",
         )
-
-
-def _labelled(listing: Listing, classes: Sequence[str] | None) -> Listing:
-    """Find missing and unknown labels.
-
-    Raises:
-        CohortError: there are no labels, not one of a class asked for, or one class only.
-    """
-    counts = Counter(image.label for image in listing.images if image.label is not None)
-    if not counts:
-        cure = f"Fill in the column {listing.label_name!r}, or name another with --label."
-        raise CohortError(f"{listing.name}: no image has a label ({listing.label_name}).", cure=cure)
-    _check_classes(listing, counts, classes or ())
-    if classes is None:  # who names the classes has said which spellings are meant
-        _check_spellings(listing, counts)
-    images = []
-    for image in listing.images:
-        findings = _label_findings(image, listing.label_name, classes)
-        images.append(replace(image, findings=(*image.findings, *findings)))
-    usable = {
-        image.label
-        for image in images
-        if not any(f.code in ("missing-label", "unknown-label") for f in image.findings)
-    }
-    if len(usable) < 2:
-        only = f"only one class, {next(iter(usable))!r}" if usable else "none of the classes asked for"
-        found = ", ".join(f"{name} ({count})" for name, count in sorted(counts.items()))
-        raise CohortError(
-            f"{listing.name}: has {only}, in {listing.label_name!r}; its labels are {found}.",
-            cure="A classifier needs two classes: add images, or name another column with --label.",
-        )
-    return replace(listing, images=tuple(images))
-
-
-def _check_spellings(listing: Listing, counts: Counter[str]) -> None:
-    """Raise for labels that differ by case or blanks only: one misspelt class or two is ambiguous."""
-    alike: dict[str, list[str]] = {}
-    for label, _ in counts.most_common():
-        plain = " ".join(unicodedata.normalize("NFKC", label).casefold().split())
-        alike.setdefault(plain, []).append(label)
-    doubtful = [labels for labels in alike.values() if len(labels) > 1]
-    if doubtful:
-        groups = "; ".join(", ".join(f"{name!r} ({counts[name]})" for name in names) for names in doubtful)
-        raise CohortError(
-            f"{listing.name}: labels in {listing.label_name!r} differ by case or blanks only: {groups}.",
-            cure="If they are one class, use one spelling in the table or the folders' names. If not, name "
-            f"all classes: --classes {','.join(sorted(counts))}. With --on-error skip, images of a spelling "
-            "that --classes leaves out are left out.",
-        )
-
-
-def _check_classes(listing: Listing, counts: Collection[str], classes: Sequence[str]) -> None:
-    """Raise for a requested class that no image has: a typing error would leave out all its images."""
-    labels = {label.lower(): label for label in counts}
-    for name in classes:
-        if name not in counts:
-            close = difflib.get_close_matches(name.lower(), labels, n=1)
-            hint = f" Did you mean {labels[close[0]]!r}?" if close else ""
-            raise CohortError(
-                f"{listing.name}: no image has the class {name!r} in {listing.label_name!r}.{hint}",
-                cure=f"Its labels are {', '.join(sorted(counts))}.",
-            )
-
-
-def _label_findings(image: SourceImage, name: str, classes: Sequence[str] | None) -> list[Finding]:
-    if image.label is None:
-        return [bad("missing-label", f"has no label ({name}).", "Fill it in, or remove the image.")]
-    if classes is None or image.label in classes:
-        return []
-    by_lower = {name.lower(): name for name in classes}
-    close = difflib.get_close_matches(image.label.lower(), by_lower, n=1)
-    hint = f" Did you mean {by_lower[close[0]]!r}?" if close else ""
-    message = f"has the label {image.label!r}, which is not one of {', '.join(classes)}.{hint}"
-    return [bad("unknown-label", message, "Correct the label, or add it to --classes.")]
 
 
 def _twice(image: SourceImage, first: SourceImage) -> Finding:

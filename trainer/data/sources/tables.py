@@ -11,24 +11,45 @@ from pathlib import Path
 
 from trainer.errors import CohortError
 
-# BIDS writes n/a (specification, "Tabular files"); spreadsheets and pandas write the others.
-MISSING = frozenset({"", "n/a", "na", "nan", "null", "none"})
+# BIDS writes n/a (specification, "Tabular files"); spreadsheets and pandas write the others, in any case.
+MISSING = frozenset({
+    "", "n/a", "na", "nan", "-nan", "null", "none", ".", "?", "<na>", "nat", "#n/a", "#na", "#n/a n/a",
+    "#null!", "#value!", "#ref!", "#div/0!", "#num!", "#name?",
+})  # fmt: skip
 
 Row = dict[str, str | None]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table as text: `rows` map every column to its cell, None where the value is missing."""
+    """A table as text.
+
+    Attributes:
+        rows: map every column to its cell, None where the value is missing.
+        lines: number of the line of the file that each row begins on.
+    """
 
     path: Path
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
+    lines: tuple[int, ...]
 
     def find(self, names: Sequence[str]) -> str | None:
-        """Return the first of `names` that is a column, whatever its case."""
-        by_lower = {column.lower(): column for column in self.columns}
-        return next((by_lower[name.lower()] for name in names if name.lower() in by_lower), None)
+        """Return the first of `names` that is a column, in this spelling or else in another case.
+
+        Raises:
+            CohortError: several columns are it, in other cases.
+        """
+        for name in names:
+            columns = [column for column in self.columns if column.lower() == name.lower()]
+            if len(columns) > 1 and name not in columns:
+                raise CohortError(
+                    f"{self.path}: has the columns {', '.join(columns)}, and {name!r} may be any of them.",
+                    cure="Rename all but one.",
+                )
+            if columns:
+                return name if name in columns else columns[0]
+        return None
 
     def need(self, names: Sequence[str], what: str) -> str:
         """Return the first of `names` that is a column.
@@ -70,27 +91,35 @@ def read(path: Path) -> Table:
     header = text.split("\n", 1)[0]
     by_tabs = path.suffix.lower() == ".tsv" and "\t" in header
     delimiter = "\t" if by_tabs else max(",;\t", key=header.count)
+    reader = csv.reader(io.StringIO(text), delimiter=delimiter)
+    lines: list[tuple[int, list[str]]] = []
+    begins = 1
     try:
-        lines = list(csv.reader(io.StringIO(text), delimiter=delimiter))
+        for cells in reader:
+            lines.append((begins, cells))
+            begins = reader.line_num + 1
     except csv.Error as error:
         raise CohortError(
             f"{path}: is not a table ({error}).", cure="Save the table as CSV in UTF-8."
         ) from None
-    if not lines or not any(cell.strip() for cell in lines[0]):
+    if not lines or not any(cell.strip() for cell in lines[0][1]):
         raise CohortError(
             f"{path}: is empty; its first line must name the columns.",
             cure="See docs/how-to/import-your-own-images.md.",
         )
-    columns = tuple(cell.strip() for cell in lines[0])
+    columns = tuple(cell.strip() for cell in lines[0][1])
     if len(set(columns)) < len(columns):
         twice = next(column for column in columns if columns.count(column) > 1)
         raise CohortError(f"{path}: names the column {twice!r} twice.", cure="Rename or remove one of them.")
-    return Table(path, columns, tuple(_rows(path, columns, lines[1:])))
+    rows = _rows(path, columns, lines[1:])
+    return Table(path, columns, tuple(row for _, row in rows), tuple(line for line, _ in rows))
 
 
-def _rows(path: Path, columns: tuple[str, ...], lines: list[list[str]]) -> list[Row]:
-    rows: list[Row] = []
-    for number, cells in enumerate(lines, start=2):
+def _rows(
+    path: Path, columns: tuple[str, ...], lines: Sequence[tuple[int, list[str]]]
+) -> list[tuple[int, Row]]:
+    rows: list[tuple[int, Row]] = []
+    for number, cells in lines:
         if not any(cell.strip() for cell in cells):
             continue
         if len(cells) != len(columns):
@@ -98,7 +127,7 @@ def _rows(path: Path, columns: tuple[str, ...], lines: list[list[str]]) -> list[
                 f"{path}: line {number} has {len(cells)} cells, but the header has {len(columns)}.",
                 cure="Correct the line; a cell that holds the delimiter must be in double quotes.",
             )
-        rows.append({column: value(cell) for column, cell in zip(columns, cells, strict=True)})
+        rows.append((number, {column: value(cell) for column, cell in zip(columns, cells, strict=True)}))
     return rows
 
 
