@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import keras
 import nibabel
@@ -361,6 +362,31 @@ def test_a_person_is_found_by_image_by_session_and_by_folder(tmp_path):
     table.write_text("name,age\n7,70\n")
     with pytest.raises(CohortError, match="participant"):
         People.read(table)
+
+
+def test_a_person_is_found_by_prefix_and_number_and_never_by_another_session(tmp_path):
+    from trainer.errors import CohortError
+    from trainer.inference.requests import People, requests
+
+    def about(path: Path) -> dict[str, Any]:
+        return People.read(table).about(requests([str(path)], ())[0])
+
+    path = nifti(tmp_path / "2" / "sub-007_ses-M048_T1w.nii.gz")
+    table = tmp_path / "people.csv"
+    table.write_text("participant_id,session,age\n2,M48,50\n7.0,M00,70\n7.0,M48,74\n")
+    assert about(path)["age"] == 74.0
+    table.write_text("participant_id,session,age\n7,M00,70\n")
+    with pytest.raises(CohortError, match="its subject has the sessions M00"):
+        about(path)
+    table.write_text("participant_id,age\nS7,70\nS8,71\n")
+    with pytest.raises(CohortError, match="its subject is sub-007, and the ids are S7, S8"):
+        about(path)
+    table.write_text("participant_id,age\n7,89+\n")
+    with pytest.raises(CohortError, match=r"its age '89\+'"):
+        about(path)
+    table.write_text("participant_id,age\n7,70\n8,71\n")
+    with pytest.raises(CohortError, match="is of sub-007 by its name, and of sub-8 by its folder"):
+        about(nifti(tmp_path / "sub-8" / "sub-007_T1w.nii.gz"))
 
 
 def test_the_contrasts_of_a_subject_are_joined_by_commas(tmp_path, scans):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from typing import Any
 
 from trainer.data.images.reading import stem
 from trainer.data.sources import tables
-from trainer.data.sources.joins import SESSION_COLUMNS, SUBJECT_COLUMNS
+from trainer.data.sources.file_names import first_three
+from trainer.data.sources.joins import SESSION_COLUMNS, SUBJECT_COLUMNS, IdKey, id_key
 from trainer.data.sources.listing import IMAGE_COLUMNS, person
 from trainer.data.sources.tables import Row, Table
 from trainer.errors import CohortError, ImageError
@@ -106,22 +108,28 @@ class People:
         """Return the table's values for the person on an image, by the names of covariates.
 
         The row is that of the image's path, as it was given or relative to the table; else that of the
-        participant whose id is the file's name, its part before the first `_`, or a folder above it, with or
-        without `sub-`; of several sessions, that whose id is in the path.
+        participant whose id is `sub-` in the file's name or a folder above it, or without any `sub-` the
+        file's name, its part before the first `_`, or a folder above it. Ids are compared as an import does;
+        where the path and the rows name sessions, the row of another session is never taken.
 
         Raises:
-            CohortError: no row or several rows are the image's.
+            CohortError: no row or several rows are the image's, or its name and folder are of two subjects.
         """
-        rows = self._of_image(request) or self._of_participant(request)
+        rows, why = self._of_image(request), ""
+        if not rows:
+            rows, why = self._of_participant(request)
         if len(rows) != 1:
             what = "several rows are" if rows else "no row is"
             raise CohortError(
-                f"{request.name}: {what} about it in {self.table.path}.",
+                f"{request.name}: {what} about it in {self.table.path}{': ' if why else ''}{why}.",
                 cure="It needs one row per image: a column `image` with its path, or `participant_id`.",
                 path=self.table.path,
             )
-        said = person(rows[0], self.table, None)
-        return {**rows[0], **{name: value for name, value in said.items() if name in ("age", "sex", "site")}}
+        data = person(rows[0], self.table, None)
+        for finding in data["findings"]:
+            # Left out, it would count as the mean of the training split.
+            raise CohortError(f"{request.name}: {finding.message}", cure=finding.cure, path=self.table.path)
+        return {**rows[0], **{name: data[name] for name in ("age", "sex", "site")}}
 
     def _of_image(self, request: Request) -> list[Row]:
         column = self.table.find(IMAGE_COLUMNS)
@@ -136,29 +144,46 @@ class People:
             if cell is not None and (Path(cell).resolve() == wanted or (here / cell).resolve() == wanted)
         ]
 
-    def _of_participant(self, request: Request) -> list[Row]:
+    def _of_participant(self, request: Request) -> tuple[list[Row], str]:
+        """Return the rows of the participant on an image and of its session, and why there are none."""
         column = self.table.find(SUBJECT_COLUMNS)
         if column is None:
-            return []
+            return [], ""
         path = request.paths[0].resolve()
-        candidates = [request.stem, request.stem.split("_")[0], *reversed(path.parent.parts)]
-        for candidate in candidates:
-            rows = [row for row in self.table.rows if _bare(row[column]) == _bare(candidate)]
-            if rows:
-                return self._of_session(rows, path)
-        return []
+        folders = [name for name in reversed(path.parent.parts) if name.startswith("sub-")]
+        in_name = [part for part in request.stem.split("_") if part.startswith("sub-")]
+        stated = [*in_name[:1], *folders[:1]]
+        if len({id_key(name) for name in stated}) > 1:
+            raise CohortError(
+                f"{request.name}: is of {stated[0]} by its name, and of {stated[1]} by its folder.",
+                cure="Look which of them is right, and rename the other.",
+            )
+        candidates = stated[:1] or [request.stem, request.stem.split("_")[0], *reversed(path.parent.parts)]
+        keys = map(id_key, candidates)
+        rows = next((self._by_subject[key] for key in keys if key in self._by_subject), [])
+        if not rows:
+            ids = first_three(row[column] or "" for row in self.table.rows)
+            return [], f"its subject is {candidates[0]}, and the ids are {ids}"
+        return self._of_session(rows, path)
 
-    def _of_session(self, rows: list[Row], path: Path) -> list[Row]:
+    @functools.cached_property
+    def _by_subject(self) -> dict[IdKey, list[Row]]:
+        column = self.table.need(SUBJECT_COLUMNS, "the participant")
+        by_id: dict[IdKey, list[Row]] = {}
+        for row in self.table.rows:
+            if (cell := row[column]) is not None:
+                by_id.setdefault(id_key(cell), []).append(row)
+        return by_id
+
+    def _of_session(self, rows: list[Row], path: Path) -> tuple[list[Row], str]:
         column = self.table.find(SESSION_COLUMNS)
-        if len(rows) < 2 or column is None:
-            return rows
         parts = {part for name in path.parts for part in name.split("_")}
-        sessions = {part.removeprefix("ses-") for part in parts if part.startswith("ses-")}
-        return [row for row in rows if (row[column] or "").removeprefix("ses-") in sessions]
-
-
-def _bare(name: str | None) -> str:
-    return (name or "").removeprefix("sub-")
+        sessions = {id_key(part) for part in parts if part.startswith("ses-")}
+        if column is None or not sessions:
+            return rows, ""
+        of_session = [row for row in rows if row[column] is not None and id_key(str(row[column])) in sessions]
+        there = first_three(row[column] or "n/a" for row in rows)
+        return of_session, f"its subject has the sessions {there}" if not of_session else ""
 
 
 def _request(argument: str, contrasts: Sequence[str]) -> Request:

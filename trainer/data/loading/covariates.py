@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from trainer.data.shards.index import Volume
+from trainer.data.sources import tables
 from trainer.errors import CohortError
 
 
@@ -103,7 +104,7 @@ class Covariates:
 
     def _number(self, column: Column, subject: Mapping[str, Any]) -> float:
         value = subject.get(column.name)
-        if value is None or (isinstance(value, str) and value.strip().lower() in ("", "n/a", "na", "nan")):
+        if value is None or (isinstance(value, str) and tables.value(value) is None):
             return 0.0
         if column.level is not None:
             known = self.levels[column.name]
