@@ -357,6 +357,9 @@ def test_missing_ages_sexes_and_sites_are_counted_and_named(tmp_path):
         "2 of 4 images have no age: 01, 02.",
         "1 of 4 images have no sex: 01.",
     ]
+    table.write_text("participant_id\tage\tdiagnosis\nsub-00\tn/a\tAD\nsub-01\t\tNC\n")
+    (message,) = messages(sources.find(root, "diagnosis"), "missing-value")
+    assert message.startswith("no image has an age")
 
 
 def test_a_table_of_sessions_gives_an_image_without_a_session_its_only_row(tmp_path):

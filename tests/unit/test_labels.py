@@ -133,6 +133,24 @@ def test_sexes_and_sites_have_one_spelling_each(tmp_path):
     assert len(messages(listing, "spelling")) == 2
 
 
+def test_one_age_for_all_sessions_of_a_subject_is_named(tmp_path):
+    table = converters(tmp_path)
+    ages = iter(["60", "61", "62", "70", "70", "70", "", "", ""])
+    header, *rows = table.read_text().split()
+    table.write_text("\n".join([header + ",age", *(f"{row},{next(ages)}" for row in reversed(rows))]) + "\n")
+    listing = sources.find(table, "diagnosis")
+    assert messages(listing, "one-age") == ["1 subjects have one age for all their sessions: s2."]
+
+
+def test_one_class_only_tells_why_the_other_images_have_no_label(tmp_path):
+    root = bids(tmp_path, 3, labels=("AD", "n/a"))
+    with pytest.raises(CohortError) as caught:
+        sources.find(root, "diagnosis")
+    assert "only one class, 'AD'" in caught.value.message
+    assert "1 image has none (sub-01/anat/sub-01_T1w.nii.gz); the first has no label" in caught.value.message
+    assert "its cell in participants.tsv is empty" in caught.value.message
+
+
 def test_a_subject_of_two_sexes_is_named(tmp_path):
     table = converters(tmp_path)
     table.write_text(table.read_text().replace("s3_M6.nii,s3,M6,AD,F", "s3_M6.nii,s3,M6,AD,M"))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from trainer.data.images.findings import Finding, bad, note, status, warning
 from trainer.data.sources.file_names import first_three
 from trainer.data.sources.joins import as_number, id_key, id_order
-from trainer.data.sources.listing import Listing, SourceImage
+from trainer.data.sources.listing import AGE_COLUMNS, Listing, SourceImage
 from trainer.errors import CohortError
 
 LabelChange = Literal["keep", "first", "error"]
@@ -31,7 +31,8 @@ def labelled(listing: Listing, classes: Sequence[str] | None) -> Listing:
     counts = Counter(image.label for image in listing.images if image.label is not None)
     if not counts:
         cure = f"Fill in the column {listing.label_name!r}, or name another with --label."
-        raise CohortError(f"{listing.name}: no image has a label ({listing.label_name}).", cure=cure)
+        why = _unlabelled(listing.images)
+        raise CohortError(f"{listing.name}: no image has a label ({listing.label_name}).{why}", cure=cure)
     _check_classes(listing, counts, classes or ())
     if classes is None:  # who names the classes has said which spellings are meant
         _check_spellings(listing, counts)
@@ -48,7 +49,8 @@ def labelled(listing: Listing, classes: Sequence[str] | None) -> Listing:
         only = f"only one class, {next(iter(usable))!r}" if usable else "none of the classes asked for"
         found = ", ".join(f"{name} ({count})" for name, count in sorted(counts.items()))
         raise CohortError(
-            f"{listing.name}: has {only}, in {listing.label_name!r}; its labels are {found}.",
+            f"{listing.name}: has {only}, in {listing.label_name!r}; its labels are {found}."
+            f"{_unlabelled(images)}",
             cure="A classifier needs two classes: add images, or name another column with --label.",
         )
     return replace(listing, images=tuple(images))
@@ -250,34 +252,48 @@ def _label_findings(image: SourceImage, name: str, classes: Sequence[str] | None
     return [bad("unknown-label", message, "Correct the label, or add it to --classes.")]
 
 
-def missing_values(images: Iterable[SourceImage]) -> list[Finding]:
-    """Return a warning for ages, sexes, sites and tissue maps that only some images have, and for subjects of
-    two sexes; bad images do not count.
+def doubtful_values(listing: Listing) -> list[Finding]:
+    """Return findings on ages, sexes, sites and tissue maps that are missing, or that sessions contradict.
+
+    A subject of two sexes may be two people, and one age for all sessions is wrong for most of them. Bad
+    images do not count.
     """
-    listed = [image for image in images if status(image.findings) != "bad"]
+    images = [image for image in listing.images if status(image.findings) != "bad"]
     findings = []
-    about_people = any(image.age is not None or image.sex or image.site for image in listed)
     for field, what in (
         ("age", "age"), ("sex", "sex"), ("site", "site"), ("tissue_maps", "tissue maps"),
     ):  # fmt: skip
-        without = [image for image in listed if getattr(image, field) in (None, ())]
-        none_at_all = len(without) == len(listed)
-        if without and (not none_at_all or (field == "age" and about_people)):
+        without = [image for image in images if getattr(image, field) in (None, ())]
+        if without and len(without) < len(images):
             names = first_three(f"{i.subject} {i.session}" if i.session else i.subject for i in without)
-            message = f"{len(without)} of {len(listed)} images have no {what}: {names}."
-            findings.append(
-                warning(
-                    "missing-value", message, "Fill it in, if it is known; what needs it leaves them out."
-                )
-            )
-    sexes: dict[str, set[str]] = {}
-    for image in listed:
-        if image.sex is not None:
-            sexes.setdefault(image.subject, set()).add(image.sex)
-    two = [f"{subject} ({', '.join(sorted(both))})" for subject, both in sexes.items() if len(both) > 1]
+            message = f"{len(without)} of {len(images)} images have no {what}: {names}."
+            findings.append(warning("missing-value", message, "Fill it in where it is known."))
+    if images and listing.kind != "folder" and all(image.age is None for image in images):
+        cells = f"no column {' or '.join(AGE_COLUMNS)}, or empty cells only"
+        findings.append(note("missing-value", f"no image has an age: the tables have {cells}."))
+    scans: dict[str, list[SourceImage]] = {}
+    for image in images:
+        scans.setdefault(image.subject, []).append(image)
+    sexes = {subject: {image.sex for image in own} - {None} for subject, own in scans.items()}
+    two = [f"{name} ({', '.join(sorted(map(str, both)))})" for name, both in sexes.items() if len(both) > 1]
     if two:
         message = f"{len(two)} subjects have sessions of different sexes: {first_three(two)}."
-        findings.append(
-            warning("two-sexes", message, "Correct the tables: rows of two people may be mixed up.")
-        )
+        cure = "Correct the tables: rows of two people may be mixed up."
+        findings.append(warning("two-sexes", message, cure))
+    ages = {subject: {image.age for image in own} for subject, own in scans.items() if len(own) > 1}
+    same = [subject for subject, values in ages.items() if len(values) == 1 and values != {None}]
+    if same:
+        message = f"{len(same)} subjects have one age for all their sessions: {first_three(same)}."
+        cure = "Write the age at each session to a table of sessions, if years lie between them."
+        findings.append(warning("one-age", message, cure))
     return findings
+
+
+def _unlabelled(images: Sequence[SourceImage]) -> str:
+    """Return how many images have no label, and why the first has none; empty where all have one."""
+    reasons = [f.message for image in images for f in image.findings if f.code == "missing-label"]
+    if not reasons:
+        return ""
+    count = f"{len(reasons)} images have" if len(reasons) > 1 else "1 image has"
+    names = first_three(image.source for image in images if image.label is None)
+    return f" {count} none ({names}); the first {reasons[0]}"

@@ -116,8 +116,8 @@ def _checked(listing: Listing, classes: Sequence[str] | None, label_change: Labe
     listing = cohort_labels.with_label_changes(listing, label_change)
     if listing.maps is None or classes:
         listing = cohort_labels.labelled(listing, classes)
-    unknown = cohort_labels.missing_values(listing.images)
-    return replace(listing, findings=(*listing.findings, *unknown))
+    doubtful = cohort_labels.doubtful_values(listing)
+    return replace(listing, findings=(*listing.findings, *doubtful))
 
 
 def _check_ids(listing: Listing) -> None:
