@@ -98,6 +98,8 @@ def test_a_rid_is_a_number(tmp_path, rid):
         ("7,x,2006-04-20,2.5", "DIAGNOSIS is none of 1, 2, 3"),
         (",x,2006-04-20,2", "RID is no number"),
         ("n. a.,x,2006-04-20,2", "RID is no number"),
+        ("7,x,2006-04-20", "with more or fewer cells than the header: line 3."),
+        ("7,x,y,2006-04-20,2", "with more or fewer cells than the header: line 3."),
     ],
 )
 def test_one_odd_visit_is_left_out_with_a_count(tmp_path, line, why):

@@ -291,6 +291,16 @@ def test_a_row_of_a_table_of_images_without_a_subject_is_bad(tmp_path):
     assert codes(sources.find(tmp_path / "t.csv", "diagnosis")) == {"a": ["missing-subject"]}
 
 
+def test_a_quote_that_does_not_end_swallows_no_rows(tmp_path):
+    (tmp_path / "t.csv").write_text('subject,group\na,A,,\nb,"B\nc,C\n')
+    with pytest.raises(CohortError, match="in the row that begins on line 3"):
+        tables.read(tmp_path / "t.csv")
+    (tmp_path / "t.csv").write_text("subject,group\na,A,, \n\nb,B\n")
+    table = tables.read(tmp_path / "t.csv")
+    assert table.rows == ({"subject": "a", "group": "A"}, {"subject": "b", "group": "B"})
+    assert table.lines == (2, 4)
+
+
 def test_a_further_table_beside_a_table_of_images_is_refused(tmp_path):
     (tmp_path / "t.csv").write_text(f"image,diagnosis\n{nifti(tmp_path / 'a.nii')},AD\n")
     with pytest.raises(ConfigError, match="is a table of images, which has the labels itself"):

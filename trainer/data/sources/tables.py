@@ -70,13 +70,19 @@ class Table:
         )
 
 
-def read(path: Path) -> Table:
+def read(path: Path, odd_lines: list[int] | None = None) -> Table:
     """Return a table; the separator is the most frequent of comma, semicolon and tab in the header.
 
-    Tabs in the header of a `.tsv` decide, however many commas its columns' names have.
+    Tabs in the header of a `.tsv` decide, however many commas its columns' names have. Empty cells beyond the
+    columns, as spreadsheets write them, do not count.
+
+    Args:
+        path: of the file.
+        odd_lines: gets the numbers of lines with too many or too few cells, which are then left out.
 
     Raises:
-        CohortError: no such file, not text, no header, a column twice, a row with too many or too few cells.
+        CohortError: no such file, not text, no header, a column twice, a quote that does not end; without
+            `odd_lines`, a row with too many or too few cells.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -91,7 +97,7 @@ def read(path: Path) -> Table:
     header = text.split("\n", 1)[0]
     by_tabs = path.suffix.lower() == ".tsv" and "\t" in header
     delimiter = "\t" if by_tabs else max(",;\t", key=header.count)
-    reader = csv.reader(io.StringIO(text), delimiter=delimiter)
+    reader = csv.reader(io.StringIO(text), delimiter=delimiter, strict=True)
     lines: list[tuple[int, list[str]]] = []
     begins = 1
     try:
@@ -100,7 +106,8 @@ def read(path: Path) -> Table:
             begins = reader.line_num + 1
     except csv.Error as error:
         raise CohortError(
-            f"{path}: is not a table ({error}).", cure="Save the table as CSV in UTF-8."
+            f"{path}: is not a table ({error}, in the row that begins on line {begins}).",
+            cure="Correct the quotes there, or save the table as CSV in UTF-8.",
         ) from None
     if not lines or not any(cell.strip() for cell in lines[0][1]):
         raise CohortError(
@@ -111,16 +118,21 @@ def read(path: Path) -> Table:
     if len(set(columns)) < len(columns):
         twice = next(column for column in columns if columns.count(column) > 1)
         raise CohortError(f"{path}: names the column {twice!r} twice.", cure="Rename or remove one of them.")
-    rows = _rows(path, columns, lines[1:])
+    rows = _rows(path, columns, lines[1:], odd_lines)
     return Table(path, columns, tuple(row for _, row in rows), tuple(line for line, _ in rows))
 
 
 def _rows(
-    path: Path, columns: tuple[str, ...], lines: Sequence[tuple[int, list[str]]]
+    path: Path, columns: tuple[str, ...], lines: Sequence[tuple[int, list[str]]], odd: list[int] | None
 ) -> list[tuple[int, Row]]:
     rows: list[tuple[int, Row]] = []
     for number, cells in lines:
         if not any(cell.strip() for cell in cells):
+            continue
+        if not any(cell.strip() for cell in cells[len(columns) :]):
+            cells = cells[: len(columns)]
+        if len(cells) != len(columns) and odd is not None:
+            odd.append(number)
             continue
         if len(cells) != len(columns):
             raise CohortError(
