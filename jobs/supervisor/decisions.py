@@ -74,6 +74,7 @@ class Facts(NamedTuple):
         reason: why it waits, or ended.
         preempted: whether it was preempted since it began.
         excluded: hosts that it must not be given, with commas between.
+        preempted_at: when it was preempted last, in whichever start, such as 2026-01-02T00:00:00; "": never.
     """
 
     state: str
@@ -82,6 +83,7 @@ class Facts(NamedTuple):
     reason: str = ""
     preempted: bool = False
     excluded: str = ""
+    preempted_at: str = ""
 
 
 class Start(NamedTuple):

@@ -105,15 +105,14 @@ class Supervisor:
             return decisions.FENCED
         if facts is not None:
             earlier = self._record.earlier()
-            for path in earlier:
-                self._record.take_up(path)
-            if earlier and decisions.is_spent(self._record.count_failures(), self._requeues):
+            failed = [self._record.take_up(path, facts.preempted_at) for path in earlier]
+            if any(failed) and decisions.is_spent(self._record.count_failures(), self._requeues):
                 self._ending.give_up(1)
                 return 1
             self._record.forget_ending()
         say("start %d on %s" % (number, self._hosts))
         if not self._ending.asked:
-            self._record.begin(self._start.host)
+            self._record.begin(self._start.host, self._ending.began)
             self._progress.begin()
         return None
 
@@ -128,7 +127,8 @@ class Supervisor:
                 elif signal.SIGUSR2 in signal.sigpending():
                     self._ending.asked = "USR2"
                 return processes.exit_code(status)
-            found = processes.next_signal()
+            found = processes.next_signal(self._ending.look_s)
+            self._ending.look()
             if found == "USR2":
                 # The end of the time limit is near, or a job of higher priority needs the hosts.
                 self._ending.asked = "USR2"
@@ -143,10 +143,9 @@ class Supervisor:
         What is left is to save, within KillWait. Slurm starts the job again itself where that is due, but not
         after its time limit: then it is asked to.
         """
-        self._ending.asked = "TERM"
-        say("Slurm ends this start (TERM)")
         processes.tell_to_save(process)
-        self._ending.ended_by_slurm()
+        self._ending.terminated()
+        say("Slurm ends this start (TERM)")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -7,6 +7,8 @@ from typing import Dict, Optional, Sequence
 
 Process = subprocess.Popen  # of bytes
 _HELD = (signal.SIGUSR2, signal.SIGTERM, signal.SIGCHLD)
+# A program on a file server that does not answer would be waited for without end.
+_SHORT_S = 60.0
 
 
 def hold_signals() -> None:
@@ -47,13 +49,19 @@ def start_aside(line: Sequence[str], environment: Dict[str, str]) -> "Optional[s
 
 
 def ends_well(line: Sequence[str]) -> bool:
-    """Return whether a short command without output ends with 0."""
+    """Return whether a short command without output ends with 0, and in time."""
     nowhere = subprocess.DEVNULL
     try:
         done = subprocess.run(
-            line, stdin=nowhere, stdout=nowhere, stderr=nowhere, check=False, preexec_fn=free_signals
+            line,
+            stdin=nowhere,
+            stdout=nowhere,
+            stderr=nowhere,
+            timeout=_SHORT_S,
+            check=False,
+            preexec_fn=free_signals,
         )
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
 

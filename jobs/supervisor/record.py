@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
 TOLD_BYTES = 200000
+# Of a start: when Slurm began it, and what it knows of its end.
+_BEGAN, _SETTLED = "began", "settled"
 
 
 def now() -> str:
@@ -72,25 +74,45 @@ class Record:
         self.ending = folder / ("state%s.json" % mark)
         self.attempt = folder / ("%s%d" % (self._attempts, start))
         self.standing = folder / ("standing" + mark)
-        self.of_ranks = folder / ("failures%s.d" % mark) / ("start-%d" % start)
+        self.of_ranks = self._of_start(start)
 
-    def begin(self, host: str) -> None:
+    def _of_start(self, start: int) -> Path:
+        """Return the folder of a start alone, which stays."""
+        return self.failures.with_name(self.failures.name + ".d") / ("start-%d" % start)
+
+    def begin(self, host: str, began: str) -> None:
         """Record that this start runs, for the next one, should its end go unseen.
+
+        Args:
+            host: of the batch script.
+            began: when Slurm began it; "": unknown.
 
         Raises:
             OSError: the folder cannot be written to.
         """
         self.of_ranks.mkdir(parents=True, exist_ok=True)
+        write(self.of_ranks / _BEGAN, began + "\n")
         self.leave(host, "the host of the batch script was lost during the start before")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next start would take up the note of this one."""
+        return self.attempt.exists()
+
+    def settle(self, why: str, *, is_failure: bool, code: Optional[int] = None, where: str = "") -> None:
+        """Record what is known of the end of this start, before anybody is asked about it: the next start
+        takes it up where this one does not live to act on it.
+        """
+        fields = ("failure" if is_failure else "", _shown(code), _line(where), _line(why))
+        write(self.of_ranks / _SETTLED, "\t".join(fields) + "\n")
+
+    def retract(self) -> None:
+        """Withdraw what `settle` recorded: Slurm gave this start up before, which the next one counts."""
+        _remove(self.of_ranks / _SETTLED)
 
     def leave(self, where: str, why: str) -> None:
         """Leave a note about this start for the next one, while its end is not recorded yet."""
         write(self.attempt, "%s\n%s\n" % (_line(where), _line(why)))
-
-    def leave_if_there(self, where: str, why: str) -> None:
-        """Leave the same, unless a later start has taken over what was there."""
-        if self.attempt.exists():
-            self.leave(where, why)
 
     def mark_noted(self) -> None:
         """Mark the failure as recorded; the next start, which Slurm begins by itself, limits the number of
@@ -99,8 +121,9 @@ class Record:
         write(self.attempt, "")
 
     def release(self) -> None:
-        """Remove the note for the next start."""
+        """Remove the note for the next start, and what was known before it could be removed."""
         _remove(self.attempt)
+        self.retract()
 
     def earlier(self) -> List[Path]:
         """Return what earlier starts have left, the oldest first."""
@@ -111,19 +134,43 @@ class Record:
                 numbers.append((int(number), path))
         return [path for _, path in sorted(numbers)]
 
-    def take_up(self, path: Path) -> None:
-        """Record the failure of an earlier start, unless that start has done so itself."""
+    def take_up(self, path: Path, preempted_at: str) -> bool:
+        """Record the failure of an earlier start, unless that start has done so itself.
+
+        Args:
+            path: of its note.
+            preempted_at: when the job was preempted last; "": never, or unknown.
+
+        Returns:
+            Whether it failed.
+        """
         try:
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
-            return
+            return False
+        start = int(path.name[len(self._attempts) :])
+        settled = _fields(self._of_start(start) / _SETTLED)
+        began = "".join(read_words(self._of_start(start) / _BEGAN))
         _remove(path)
-        if lines:
-            self.note_failure(None, lines[0], "".join(lines[1:2]))
+        if not lines:
+            return True
+        if len(settled) == 4 and not settled[0]:
+            say("start %d is no failure: %s" % (start, settled[3]))
+            return False
+        if len(settled) == 4:
+            self._append(settled[1], settled[2], settled[3])
+            return True
+        if began and preempted_at >= began:
+            say("start %d is no failure: it was preempted" % start)
+            return False
+        self.note_failure(None, lines[0], "".join(lines[1:2]))
+        return True
 
     def note_failure(self, code: Optional[int], where: str, why: str) -> None:
         """Append a line to `failures`: time, exit code (`-`: unseen), host or rank, why."""
-        shown = "-" if code is None else str(code)
+        self._append(_shown(code), where, why)
+
+    def _append(self, shown: str, where: str, why: str) -> None:
         try:
             with self.failures.open("a", encoding="utf-8") as file:
                 file.write("\t".join((now(), shown, _line(where), _line(why))) + "\n")
@@ -158,6 +205,18 @@ class Record:
 def _when(record: Dict[str, Any]) -> float:
     time_s = record.get("time")
     return time_s if isinstance(time_s, (int, float)) else float("inf")
+
+
+def _shown(code: Optional[int]) -> str:
+    return "-" if code is None else str(code)
+
+
+def _fields(path: Path) -> List[str]:
+    """Return the fields of a line of ours; none where the file is missing."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").rstrip("\n").split("\t")
+    except OSError:
+        return []
 
 
 def _line(text: str) -> str:

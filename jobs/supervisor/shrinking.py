@@ -102,7 +102,7 @@ class Shrinking:
             os.dup2(file.fileno(), 2)
         while processes.next_signal() != "TERM":
             pass
-        down = self._slurm.down_hosts()
+        down = self._slurm.ask_down_hosts().answer()
         if down and self._start.host in down:
             self.do_without(down)
         return 0

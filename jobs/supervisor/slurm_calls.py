@@ -1,13 +1,19 @@
-"""Slurm's commands for a supervisor. Each ends in time; without an answer it returns None or False."""
+"""Slurm's commands for a supervisor. Each ends in time; without an answer it returns None or False.
+
+A question runs beside what the supervisor does: a controller may take longer than Slurm leaves to a start.
+"""
 
 import re
 import subprocess
-from typing import List, Optional, Sequence
+import tempfile
+import time
+from typing import Any, Callable, List, Optional, Sequence
 
 from jobs.supervisor.decisions import Facts
 
 ASK_S = 30.0
 CHANGE_S = 60.0
+_LOOK_S = 0.02
 _NOTHING = ("", "(null)", "None", "N/A")
 
 
@@ -19,20 +25,80 @@ def facts_of(text: str) -> Optional[Facts]:
     """
 
     def field(name: str) -> str:
-        found = re.search(r"(?:^| )%s=(\S*)" % name, text)
-        return found.group(1) if found and found.group(1) not in _NOTHING else ""
+        return _field(text, name)
 
     if not field("JobState") or not field("Restarts").isdigit():
         return None
-    preempted_at = field("PreemptTime")
+    preempted_at = _time(field("PreemptTime"))
     return Facts(
         state=field("JobState"),
         restarts=int(field("Restarts")),
         batch_host=field("BatchHost"),
         reason=field("Reason"),
-        preempted=preempted_at.startswith("2") and not preempted_at < field("StartTime"),
+        preempted=bool(preempted_at) and not preempted_at < field("StartTime"),
         excluded=field("ExcNodeList"),
+        preempted_at=preempted_at,
     )
+
+
+def _field(text: str, name: str) -> str:
+    found = re.search(r"(?:^| )%s=(\S*)" % name, text)
+    return found.group(1) if found and found.group(1) not in _NOTHING else ""
+
+
+def _time(text: str) -> str:
+    return text if text.startswith("2") else ""  # Unknown, None
+
+
+def down_of(text: str) -> List[str]:
+    """Parse hosts that are down, or no longer answer Slurm, of `sinfo -N -o "%N %T"`."""
+    lines = [line.split() for line in text.splitlines()]
+    return sorted({line[0] for line in lines if len(line) == 2 and re.match(r"down|fail|.*[*]$", line[1])})
+
+
+class Question:
+    """A command under way, and what its output is parsed to: None where it fails, or does not end in time.
+
+    It inherits that TERM is blocked (`processes.hold_signals`): Slurm sends that to every process of a job.
+
+    Args:
+        line: the command.
+        limit_s: seconds that it may take.
+        parse: makes the answer of its output.
+    """
+
+    def __init__(self, line: Sequence[str], limit_s: float, parse: Callable[[str], Any]) -> None:
+        self._parse = parse
+        self._until = time.monotonic() + limit_s
+        self._process = None  # type: Optional[subprocess.Popen[bytes]]
+        try:
+            # A file: a pipe would be held open by whatever the command leaves running.
+            self._output = tempfile.TemporaryFile()  # noqa: SIM115  closed with the question
+            self._process = subprocess.Popen(
+                line, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.DEVNULL
+            )
+        except OSError:
+            pass
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is an answer, or there will be none; ends a command that takes too long."""
+        if self._process is None or self._process.poll() is not None:
+            return True
+        if time.monotonic() < self._until:
+            return False
+        self._process.kill()
+        self._process.wait()
+        return True
+
+    def answer(self) -> Any:
+        """Return the answer; waits for it."""
+        while not self.is_over:
+            time.sleep(_LOOK_S)
+        if self._process is None or self._process.returncode != 0:
+            return None
+        self._output.seek(0)
+        return self._parse(self._output.read().decode(errors="replace"))
 
 
 class Slurm:
@@ -41,54 +107,41 @@ class Slurm:
     Args:
         label: what Slurm calls it: 4711, or 4711_3 for a task of an array.
         hosts: those of this start, in Slurm's short form.
+
+    Attributes:
+        began: when Slurm began the start that it told of last, by its own clock; "": unknown.
     """
 
     def __init__(self, label: str, hosts: str) -> None:
         self.label = label
         self.hosts = hosts
+        self.began = ""
+
+    def ask_facts(self) -> Question:
+        """Ask for Slurm's record of the job, `Facts`."""
+        return Question(["scontrol", "show", "job", "-o", self.label], ASK_S, self._facts)
+
+    def ask_down_hosts(self) -> Question:
+        """Ask for the hosts of this start that are down, or no longer answer Slurm, a list of names."""
+        return Question(["sinfo", "-h", "-a", "-N", "-n", self.hosts, "-o", "%N %T"], ASK_S, down_of)
+
+    def ask_host_names(self) -> Question:
+        """Ask for the hosts of this start, one by one."""
+        return Question(["scontrol", "show", "hostnames", self.hosts], ASK_S, str.split)
 
     def facts(self) -> Optional[Facts]:
-        """Return Slurm's record of the job."""
-        said = _ask(["scontrol", "show", "job", "-o", self.label], ASK_S)
-        return facts_of(said) if said is not None else None
+        """Return Slurm's record of the job; waits for it."""
+        facts = self.ask_facts().answer()  # type: Optional[Facts]
+        return facts
+
+    def _facts(self, text: str) -> Optional[Facts]:
+        self.began = _time(_field(text, "StartTime"))
+        return facts_of(text)
 
     def requeue(self) -> bool:
         """Put the job back into the queue; return whether Slurm did."""
-        return _ask(["scontrol", "requeue", self.label], CHANGE_S) is not None
+        return Question(["scontrol", "requeue", self.label], CHANGE_S, str).answer() is not None
 
     def update(self, changes: Sequence[str]) -> None:
         """Change the waiting job. The exit code says little: check afterwards."""
-        _ask(["scontrol", "update", "JobId=" + self.label, *list(changes)], CHANGE_S)
-
-    def down_hosts(self) -> Optional[List[str]]:
-        """Return hosts of this start that are down, or no longer answer Slurm; None: unknown."""
-        said = _ask(["sinfo", "-h", "-a", "-N", "-n", self.hosts, "-o", "%N %T"], ASK_S)
-        if said is None:
-            return None
-        lines = [line.split() for line in said.splitlines()]
-        return sorted(
-            {line[0] for line in lines if len(line) == 2 and re.match(r"down|fail|.*[*]$", line[1])}
-        )
-
-    def host_names(self) -> List[str]:
-        """Return the hosts of this start, one by one."""
-        return (_ask(["scontrol", "show", "hostnames", self.hosts], ASK_S) or "").split()
-
-
-def _ask(line: Sequence[str], limit_s: float) -> Optional[str]:
-    """Return a command's output; None: it fails, does not exist, or takes too long.
-
-    It inherits that TERM is blocked (`processes.hold_signals`): Slurm sends that to every process of a job.
-    """
-    try:
-        done = subprocess.run(
-            line,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=limit_s,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+        Question(["scontrol", "update", "JobId=" + self.label, *list(changes)], CHANGE_S, str).answer()

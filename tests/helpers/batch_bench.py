@@ -30,6 +30,7 @@ class Bench:
         self.programs.mkdir()
         self.calls = folder / "calls"
         self.calls.touch()
+        self.silent = folder / "silent"
         self.starts = 0
         supervised_folder.fill(self.folder)
         self.slurm_says("JobState=RUNNING PreemptTime=None StartTime=2026-01-01T00:00:00 ExcNodeList=(null)")
@@ -48,6 +49,32 @@ class Bench:
         names = 'if [ "$2" = hostnames ]; then printf "n1\\nn2\\nn3\\n"; exit; fi'
         show = f'{names}\nif [ "$1" = show ]; then echo "JobId=7 {fields}"; exit; fi'
         self.program("scontrol", f'{show}\necho "$*" >>{shlex.quote(str(self.calls))}')
+
+    def hold_answers(self, *, to: str = "*") -> None:
+        """Let sinfo and scontrol answer what begins with `to` when the file `silent` is gone only, and note
+        there that they were asked."""
+        for name in ("sinfo", "scontrol"):
+            path, silent = self.programs / name, shlex.quote(str(self.silent))
+            lines = path.read_text().split("\n", 1)
+            wait = f"[ ! -e {silent} ] || {{ echo >>{silent}; while [ -e {silent} ]; do sleep 0.02; done; }}"
+            path.write_text(f'{lines[0]}\ncase "$*" in {to}) {wait};; esac\n{lines[1]}')
+
+    def killed_unheard(self, command: str, *numbers: signal.Signals, **options: Any) -> None:
+        """Start the command, signal it when it is `ready`, and kill its supervisor while Slurm owes it an
+        answer. The command may go on as long as there is a file `ready`."""
+        process = self.start(command, **options)
+        try:
+            wait_until(lambda: (self.folder / "ready").exists(), "the command to start")
+            self.silent.touch()
+            (self.folder / "go").touch()
+            for number in numbers:
+                process.send_signal(number)
+            wait_until(lambda: self.silent.stat().st_size, "a question to Slurm")
+        finally:
+            process.kill()
+            process.wait()
+            for path in (self.silent, self.folder / "go", self.folder / "ready"):
+                path.unlink(missing_ok=True)
 
     def start(
         self,

@@ -415,3 +415,70 @@ def test_what_is_refused_before_the_start_leaves_its_end_in_the_folder(bench):
     (task,) = json.loads((bench.folder / "state.json").read_text())["tasks"]
     assert (task["state"], task["exit_code"]) == ("FAILED", 2)
     assert bench.requeued == 0 and not list(bench.folder.glob("attempt*"))
+
+
+READY = "touch ready; while [ ! -e go ]; do sleep 0.01; done; "
+GOES_ON = "touch ready; while [ -e ready ]; do sleep 0.01; done"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [f"trap 'exit {code}' USR2; {GOES_ON}" for code in (75, 1)] + [f"trap '' USR2; {GOES_ON}"],
+    ids=["saves", "fails", "is still saving"],
+)
+def test_no_preemption_counts_as_a_failure_while_slurm_does_not_answer(bench, command):
+    """KILL comes before the answer, as often as it likes."""
+    bench.hold_answers()
+    counts = []
+    for _ in range(3):
+        bench.killed_unheard(command, signal.SIGTERM, requeues=9)
+        counts.append(len(bench.failures))
+    assert bench.run("exit 0", requeues=0) == 0 and [*counts, len(bench.failures)] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("code", [0, 2, 75, 76])
+def test_an_exit_code_is_kept_though_nobody_lives_to_ask_slurm_about_it(bench, code):
+    bench.hold_answers()
+    bench.killed_unheard(f"{READY} exit {code}")
+    assert bench.run("exit 0", requeues=0) == 0 and bench.failures == []
+    assert f"start 1 is no failure: it ended with exit code {code}" in (bench.folder / "out.log").read_text()
+
+
+def test_a_failure_is_kept_with_its_cause_though_nobody_lives_to_ask_slurm_about_it(bench):
+    bench.hold_answers()
+    bench.killed_unheard(f"{READY} echo '[rank 1 @ n2] error: the disk is full'; exit 3")
+    assert bench.run("exit 0", requeues=1) == 0
+    assert bench.failures == [["3", "rank 1 @ n2", "the disk is full"]]
+
+
+def test_a_start_that_saved_before_slurm_said_that_its_time_was_over_is_no_failure(bench):
+    bench.hold_answers()
+    process = bench.start(f"trap 'touch saved; exit 75' USR2; {GOES_ON}")
+    wait_until(lambda: (bench.folder / "ready").exists(), "the command to start")
+    bench.silent.touch()
+    process.send_signal(signal.SIGTERM)
+    settled = bench.folder / "failures.d" / "start-1" / "settled"
+    wait_until(lambda: settled.exists() and "75" in settled.read_text(), "the end of the command")
+    bench.slurm_says("JobState=COMPLETING Reason=TimeLimit PreemptTime=None")
+    bench.silent.unlink()
+    assert process.wait(timeout=20) == 75
+    bench.slurm_says("JobState=RUNNING PreemptTime=None")
+    assert bench.run("exit 0", requeues=0) == 0 and bench.failures == []
+
+
+@pytest.mark.parametrize(("at", "failed"), [("2026-01-01T00:00:09", 0), ("2025-12-31T23:59:59", 1)])
+def test_a_start_that_was_killed_without_a_word_is_no_failure_where_slurm_preempted_it(bench, at, failed):
+    process = bench.start(GOES_ON)
+    wait_until(lambda: (bench.folder / "ready").exists(), "the command to start")
+    process.kill()
+    process.wait()
+    (bench.folder / "ready").unlink()
+    bench.slurm_says(f"JobState=RUNNING PreemptTime={at} StartTime=2026-01-01T00:02:00")
+    assert bench.run("exit 0", requeues=1) == 0 and len(bench.failures) == failed
+
+
+def test_the_end_of_a_job_is_in_its_folder_before_slurm_is_asked_for_names(bench):
+    bench.hold_answers(to="*hostnames*")
+    bench.killed_unheard(f"{READY} exit 0")
+    (task,) = json.loads((bench.folder / "state.json").read_text())["tasks"]
+    assert (task["state"], task["exit_code"], task["hosts"]) == ("COMPLETED", 0, [])
