@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from trainer.telemetry import energy, host_usage, interfaces
@@ -146,3 +149,50 @@ def test_without_an_energy_counter_a_gpus_power_over_time_counts():
         [{**sample[0], "energy_j": joules}] for sample, joules in zip(samples, (5.0, 9.0), strict=True)
     ]
     assert host_usage._gpus(counted, 4.0)[0]["energy_j"] == 4.0
+
+
+def test_one_reading_that_fails_ends_neither_the_readings_nor_the_run(monkeypatch, capsys):
+    monkeypatch.setattr(host_usage, "_SAMPLE_S", 0.01)
+    failures = [OSError(errno.EIO, "Input/output error"), RuntimeError("the driver is being reset")]
+    read, plain = [], Gpus.read
+
+    def gpus(self) -> list[dict[str, Any]]:
+        if failures and threading.current_thread().name == "telemetry":
+            raise failures.pop()
+        read.append(threading.current_thread().name)
+        return plain(Gpus(library(), {"CUDA_VISIBLE_DEVICES": "0"}))
+
+    monkeypatch.setattr(Gpus, "read", gpus)
+    monkeypatch.setattr(Gpus, "__len__", lambda self: 1)
+    usage = HostUsage("here", is_first=True)
+    until = time.monotonic() + 20
+    while failures or read.count("telemetry") < 2:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    usage.close()
+    assert usage.end()["gpus"][0]["power_w"] == 250.0
+    assert capsys.readouterr().err.count("could not be read") == 1
+
+
+def test_a_process_without_a_free_descriptor_keeps_what_it_read_of_its_host_before(monkeypatch):
+    usage = HostUsage("here", is_first=True)
+    before = usage.end()
+
+    def no_descriptor(*arguments, **options):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    for owner, name in ((psutil, "virtual_memory"), (psutil, "net_io_counters")):
+        monkeypatch.setattr(owner, name, no_descriptor)
+    for name in ("cpu_times", "memory_info"):
+        monkeypatch.setattr(psutil.Process, name, no_descriptor)
+    usage.begin()
+    after = usage.end()
+    usage.close()
+    assert (after["rss_bytes"], after["memory_bytes"]) == (before["rss_bytes"], before["memory_bytes"])
+    assert after["cpu_s"] == 0 and after["interfaces"] == {}
+
+
+def test_one_missing_reading_of_a_gpu_leaves_its_energy_counted():
+    (sample, *_) = Gpus(library(), {}).read()
+    rows = [[{**sample, "energy_j": joules}] for joules in (5.0, None, 9.0)]
+    assert host_usage._gpus([*rows[:2], [], rows[2]], 4.0)[0]["energy_j"] == 4.0

@@ -7,6 +7,8 @@ import errno
 import os
 import shutil
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -250,3 +252,104 @@ def test_the_next_start_of_a_process_takes_over_without_a_gap(tmp_path, monkeypa
         first.release()
         assert second.is_held and claims.last(str(run)) == second.owner
     assert not second.is_held
+
+
+PASSING = (errno.ESTALE, errno.EIO, errno.ENOSPC, errno.EACCES, errno.EINTR)
+
+
+def wait_until(condition, what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("call", ["open", "write", "close"])
+@pytest.mark.parametrize("number", PASSING, ids=errno.errorcode.get)
+def test_one_error_of_the_file_system_does_not_end_a_heartbeat(tmp_path, monkeypatch, capsys, call, number):
+    monkeypatch.setattr(claims, "BEAT_S", 0.02)
+    plain, failures = getattr(os, call), [number, number]
+
+    def fails_twice(*arguments):
+        result = plain(*arguments)
+        if threading.current_thread().name == "lease" and failures:
+            if call == "open":
+                os.close(result)
+            raise OSError(failures.pop(), "for a moment")
+        return result
+
+    with lease_taking.take(tmp_path / "run", mine()) as held:
+        monkeypatch.setattr(os, call, fails_twice)
+        wait_until(lambda: not failures, "the errors")
+        monkeypatch.setattr(os, call, plain)
+        before = claims.beat_of(str(tmp_path / "run"), held.owner)
+        wait_until(lambda: claims.beat_of(str(tmp_path / "run"), held.owner) != before, "a heartbeat")
+        wait_until(lambda: held.missed_beats.in_a_row == 0, "the end of the errors")
+        assert held.missed_beats.count == 2
+    said = capsys.readouterr().err
+    assert said.count("heartbeat: could not be written 2 times") == 1 and "for a moment" in said
+
+
+def test_a_heartbeat_that_cannot_be_written_for_long_is_named_with_what_follows(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(claims, "BEAT_S", 0.01)
+    plain = os.write
+
+    def full(descriptor, content):
+        if threading.current_thread().name == "lease":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return plain(descriptor, content)
+
+    monkeypatch.setattr(os, "write", full)
+    with lease_taking.take(tmp_path / "run", mine()) as held:
+        wait_until(lambda: held.missed_beats.count > 10, "ten errors")
+        assert held.is_held
+    said = capsys.readouterr().err
+    assert said.count("warning:") == 1
+    assert "could not be written for" in said and "No space left on device" in said
+    assert "After 60 s another start may take the run over." in said
+
+
+def test_a_handle_that_is_stale_for_a_moment_does_not_end_a_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(lease_files, "_PAUSE_S", 0.0)
+    plain, failures = os.stat, [errno.ESTALE] * 2
+
+    def stale(path, *arguments, **options):
+        if str(path).endswith(held.owner.token) and failures:
+            raise OSError(failures.pop(), "Stale file handle")
+        return plain(path, *arguments, **options)
+
+    with lease_taking.take(tmp_path / "run", mine()) as held:
+        monkeypatch.setattr(os, "stat", stale)
+        assert held.is_held and not failures
+        failures += [errno.ESTALE] * 100
+        assert not held.is_held
+        failures.clear()
+
+
+def test_an_owner_whose_heartbeat_cannot_be_read_is_not_taken_for_dead(tmp_path, monkeypatch):
+    """Neither is it an error as long as it may be read again."""
+    run, plain = tmp_path / "run", lease_taking.claims.beat_of
+    far = lease_taking.take(run, mine(boot="another", host="n2"))
+    failures = [errno.EIO] * 2
+
+    def unreadable(folder, owner):
+        if failures:
+            raise OSError(failures.pop(), "Input/output error")
+        return plain(folder, owner)
+
+    monkeypatch.setattr(claims, "beat_of", unreadable)
+    monkeypatch.setattr(claims, "BEAT_S", 0.05)
+    with pytest.raises(RunError, match="another process writes this run"):
+        lease_taking.take(run, claims.myself({}), patience_s=20)
+    failures += [errno.EIO] * 10_000
+    with pytest.raises(OSError, match="Input/output error"):
+        lease_taking.take(run, claims.myself({}), patience_s=0.3)
+    assert far.is_held
+    far.release()
+
+
+@pytest.mark.parametrize("limit_s", [0.001, 1.0, 9.9, 30.0, 1e6])
+def test_an_owner_may_miss_five_beats_however_impatient_a_run_is(limit_s):
+    assert 5 * claims.BEAT_S <= claims.patience(limit_s) <= claims.SILENT_S

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import queue
+import selectors
 import socket
 import subprocess
 import sys
@@ -13,8 +15,10 @@ import time
 import pytest
 
 from trainer.errors import WorldError
-from trainer.ranks import liveness
+from trainer.ranks import liveness, rollcall
 from trainer.ranks.liveness import Address, Lifeline, LivenessPort
+from trainer.ranks.world import World
+from trainer.strategies.async_servers import asynchronous
 
 OTHER = """
 import json, sys, time
@@ -116,3 +120,88 @@ def test_a_caller_that_hangs_up_is_a_roll_call_and_no_death(port):
     assert port.heard.get(timeout=10) == (3, {"stop": True})
     line.close()
     assert port.heard.get(timeout=10) == (3, None)
+
+
+class Faulty:
+    """A connection whose reads fail as often as `failures` says."""
+
+    def __init__(self, connection: socket.socket, failures: list[OSError]) -> None:
+        self._connection, self._failures = connection, failures
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._connection, name)
+
+    def makefile(self, mode: str) -> object:
+        plain, failures = self._connection.makefile(mode), self._failures
+
+        class Lines:
+            def __enter__(self) -> Lines:
+                return self
+
+            def __exit__(self, *error: object) -> None:
+                plain.close()
+
+            def readline(self) -> bytes:
+                if failures:
+                    raise failures.pop()
+                return plain.readline()
+
+        return Lines()
+
+
+def test_one_error_of_a_connection_is_no_death():
+    ours, theirs = socket.socketpair()
+    heard = queue.SimpleQueue()
+    failures = [OSError(errno.ENOBUFS, "No buffer space available"), OSError(errno.EHOSTUNREACH, "No route")]
+    line = liveness._Line(NoDelay(Faulty(theirs, failures)), 3, heard.put, 20)
+    ours.sendall(b'{"half": {"a": 1}\n{"stop": true}\n')
+    assert heard.get(timeout=10) == (3, {"stop": True}) and not failures
+    ours.close()
+    assert heard.get(timeout=10) == (3, None)
+    line.close()
+
+
+class NoDelay:
+    """A socket of this host only, which knows no option of TCP."""
+
+    def __init__(self, connection: Faulty) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._connection, name)
+
+    def setsockopt(self, *option: int) -> None:
+        pass
+
+
+def test_a_port_lives_on_when_a_caller_cannot_be_watched(port, monkeypatch):
+    plain, failures = selectors.DefaultSelector.register, [errno.ENOSPC, errno.ENOMEM]
+
+    def register(self, connection, events):
+        if failures:
+            raise OSError(failures.pop(), "too much is watched")
+        return plain(self, connection, events)
+
+    monkeypatch.setattr(selectors.DefaultSelector, "register", register)
+    line = Lifeline(port.address, 3, print, 20, "server 0")
+    assert port.wait_for_all(10) == [] and not failures
+    line.close()
+
+
+def test_a_process_is_given_up_after_five_beats_at_least_whatever_the_time_limit():
+    assert asynchronous.silence(0.1) >= 5 * liveness.BEAT_S
+    assert asynchronous.silence(300.0) == asynchronous.SILENCE_S
+
+
+@pytest.mark.parametrize(
+    ("number", "answer"),
+    [(errno.EMFILE, "unasked"), (errno.EHOSTUNREACH, "silent"), (errno.ETIMEDOUT, "silent")],
+)
+def test_a_rank_that_lacks_what_it_takes_to_ask_accuses_nobody(monkeypatch, number, answer):
+    def connect(*arguments, **options):
+        raise OSError(number, "")
+
+    monkeypatch.setattr(Address, "connect", connect)
+    call = rollcall.RollCall(World())
+    call._addresses = [Address("n1", ["n1"], 1, "")]
+    assert call._ask(0) == answer

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from typing import Any
 
 import pytest
@@ -142,3 +144,27 @@ def test_scalars_hold_the_parts_and_the_hosts(recorder):
     found = scalars.of_row(row) | scalars.of_hosts(recorder.hosts)
     assert found["timeline/exposed"] == 1.5 and found["loss"] == 0.5 and "val_auc" not in found
     assert found[f"hosts/{recorder.hosts[0].host}/cpu_percent"] == recorder.hosts[0].cpu_percent
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.ESTALE, errno.EIO], ids=errno.errorcode.get)
+def test_what_cannot_be_written_for_a_moment_is_written_later_and_said_once(
+    recorder, tmp_path, monkeypatch, capsys, number
+):
+    plain, failures = os.write, [number, number]
+
+    def fails(file, content):
+        if failures:
+            plain(file, content[:9])
+            raise OSError(failures.pop(), os.strerror(number))
+        return plain(file, content)
+
+    monkeypatch.setattr(os, "write", fails)
+    for step in range(1, 5):
+        steps(recorder, range(step, step + 1))
+        recorder.flush()
+    monkeypatch.setattr(os, "write", plain)
+    recorder.close()
+    written = json_lines.read(records.rank_file(tmp_path, 0))
+    assert [line["step"] for line in written] == [1, 2, 3, 4]
+    said = capsys.readouterr().err
+    assert said.count("warning:") == 1 and "could not be written" in said and os.strerror(number) in said

@@ -27,6 +27,8 @@ HEARTBEAT = "heartbeat"
 # An owner beats this often; one that was silent for so long, by our own clock, counts as dead.
 BEAT_S = 2.0
 SILENT_S = 60.0
+# However impatient a run is otherwise, an owner may miss so many beats.
+LEAST_BEATS = 5
 
 _CLAIM = re.compile(r"([0-9]{8,18})\.json")
 # What an attendant (jobs/processes.py, jobs/terms.py) and Slurm tell a start of the job that it belongs to.
@@ -178,7 +180,12 @@ def beat_of(folder: str, owner: Owner) -> bytes | None:
     return read_bytes(f"{staging_of(folder, owner.token)}/{HEARTBEAT}")
 
 
-def holder(folder: Path, wait_s: float = 3 * BEAT_S) -> Owner | None:
+def patience(limit_s: float) -> float:
+    """Return the seconds after which a silent owner counts as dead, for a run that waits so long at most."""
+    return max(LEAST_BEATS * BEAT_S, min(SILENT_S, limit_s))
+
+
+def holder(folder: Path, wait_s: float = LEAST_BEATS * BEAT_S) -> Owner | None:
     """Return the process that trains the run in this folder now; None where none is seen.
 
     Args:

@@ -22,6 +22,7 @@ from types import TracebackType
 from trainer.errors import Fenced, RunError
 from trainer.leases import claims, lease_files
 from trainer.leases.claims import Owner
+from trainer.transient import TransientErrors
 
 
 class Lease:
@@ -31,6 +32,9 @@ class Lease:
         folder: of the run.
         owner: this start.
         made: folders that `take` made, the run folder last; those that stay empty are removed at the end.
+
+    Attributes:
+        missed_beats: what kept a heartbeat from being written; the next one is tried all the same.
     """
 
     def __init__(self, folder: str, owner: Owner, made: list[str]) -> None:
@@ -38,6 +42,10 @@ class Lease:
         self.staging = claims.staging_of(folder, owner.token)
         self._made = made
         self._numbers = itertools.count()
+        self.missed_beats = TransientErrors(
+            f"{self.staging}/{claims.HEARTBEAT}: could not be written",
+            consequence=f"After {claims.SILENT_S:g} s another start may take the run over.",
+        )
         self._ended = threading.Event()
         self._heart: threading.Thread | None = None
 
@@ -49,11 +57,7 @@ class Lease:
     @property
     def is_held(self) -> bool:
         """Whether no other start has taken over the run so far; an early notice, not the safeguard."""
-        try:
-            os.stat(self.staging)
-        except OSError as error:
-            return error.errno not in lease_files.GONE
-        return True
+        return not lease_files.is_gone(self.staging)
 
     def place_for(self, path: Path) -> Path:
         """Return a new name in the staging folder for what becomes `path`."""
@@ -153,15 +157,15 @@ class Lease:
 
         def beating() -> None:
             name = f"{self.staging}/{claims.HEARTBEAT}"
-            with contextlib.suppress(OSError):  # fenced off, or a disk that is away: said where it matters
-                for number in itertools.count():
+            for number in itertools.count():
+                with self.missed_beats.survived(), contextlib.suppress(FileNotFoundError):  # fenced off
                     descriptor = os.open(name, os.O_WRONLY | os.O_CREAT, 0o644)
                     try:
                         os.write(descriptor, b"%020d\n" % number)
                     finally:
                         os.close(descriptor)
-                    if self._ended.wait(claims.BEAT_S):
-                        return
+                if self._ended.wait(claims.BEAT_S):
+                    return
 
         self._heart = threading.Thread(target=beating, name="lease", daemon=True)
         self._heart.start()

@@ -19,9 +19,30 @@ from trainer.leases.claims import Owner
 
 # Removing a staging folder competes with its owner's last call, and with files that are open on this host.
 _TRIES = 100
+_LOOKS = 5
 _PAUSE_S = 0.1
 # A name that is not there, or a folder that was removed under its handle (NFS).
 GONE = frozenset({errno.ENOENT, errno.ESTALE})
+
+
+def is_gone(path: str) -> bool:
+    """Return whether a folder was removed or renamed; False where that cannot be seen now.
+
+    A handle that NFS no longer takes may be one of a folder that is there still, after its server failed
+    over: such a name is looked up again.
+    """
+    for left in reversed(range(_LOOKS)):
+        try:
+            os.stat(path)
+            return False
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                return False
+        if left:
+            time.sleep(_PAUSE_S)
+    return True
 
 
 def make(path: str, made: list[str]) -> None:

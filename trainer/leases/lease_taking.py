@@ -18,6 +18,7 @@ from trainer.errors import Fenced, RunError
 from trainer.leases import claims, lease_files
 from trainer.leases.claims import Owner
 from trainer.leases.lease import Lease
+from trainer.transient import TransientErrors
 
 # A start of the same job before this one has so long to end by itself.
 EARLIER_S = 20.0
@@ -140,13 +141,24 @@ def _wait_for(
     if not alive or ours:
         say(f"{folder}: waiting for {other}, which writes this run, to end or to stop responding")
     began = time.monotonic()
-    first = claims.beat_of(folder, other)
-    while claims.has_staging(folder, other) and not other.is_gone():
-        alive = alive or claims.beat_of(folder, other) != first
+    unread = TransientErrors(f"{claims.staging_of(folder, other.token)}: could not be read", say=say)
+    beats: set[bytes | None] = set()
+    with unread.survived():
+        beats.add(claims.beat_of(folder, other))
+    while True:
+        with unread.survived():
+            if not claims.has_staging(folder, other):
+                return
+            beats.add(claims.beat_of(folder, other))
+        if other.is_gone():
+            return
+        alive = alive or len(beats) > 1
         if alive and not ours:
             raise being_written(folder, other)
         waited = time.monotonic() - began
         if waited > (min(EARLIER_S, patience_s) if ours else patience_s):
+            if unread.in_a_row:
+                claims.beat_of(folder, other)  # to be unable to read is no silence: raises what keeps us
             return
         beat(f"waiting for {other} to end")
         time.sleep(_LOOK_S)

@@ -27,6 +27,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from trainer.transient import TransientErrors
+
 PATIENCE_S = 3.0
 MOST = 256
 SECRET_BYTES = 32
@@ -78,6 +80,7 @@ class GuardedPort:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listening, selectors.EVENT_READ)
         self._callers: dict[int, _Caller] = {}
+        self._errors = TransientErrors(f"port {self.port} ({name}): callers could not be let in")
         threading.Thread(target=self._serve, name=name, daemon=True).start()
 
     def close(self) -> None:
@@ -90,19 +93,24 @@ class GuardedPort:
     def _serve(self) -> None:
         try:
             while not self._closed.is_set():
-                for key, _ in self._selector.select(self._until_next_deadline()):
-                    if key.fileobj is self._listening:
-                        self._accept()
-                    else:
-                        self._hear(key.fd)
-                now = time.monotonic()
-                for number in [fd for fd, caller in self._callers.items() if caller.deadline <= now]:
-                    self._drop(number)
+                with self._errors.survived():
+                    self._turn()
+                self._closed.wait(_AGAIN_S if self._errors.in_a_row else 0)
         finally:
             for number in list(self._callers):
                 self._drop(number)
             self._selector.close()
             self._listening.close()
+
+    def _turn(self) -> None:
+        for key, _ in self._selector.select(self._until_next_deadline()):
+            if key.fileobj is self._listening:
+                self._accept()
+            else:
+                self._hear(key.fd)
+        now = time.monotonic()
+        for number in [fd for fd, caller in self._callers.items() if caller.deadline <= now]:
+            self._drop(number)
 
     def _until_next_deadline(self) -> float | None:
         if not self._callers:
@@ -129,9 +137,13 @@ class GuardedPort:
             return
         if len(self._callers) >= MOST:
             self._drop(next(iter(self._callers)))
+        try:
+            self._selector.register(connection, selectors.EVENT_READ)
+        except OSError:  # too many are watched
+            connection.close()
+            raise
         caller = _Caller(connection, nonce, time.monotonic() + PATIENCE_S)
         self._callers[connection.fileno()] = caller
-        self._selector.register(connection, selectors.EVENT_READ)
 
     def _hear(self, number: int) -> None:
         caller = self._callers.get(number)

@@ -31,6 +31,10 @@ from trainer.ranks.guarded_port import SECRET_BYTES, GuardedPort, enter
 from trainer.ranks.interfaces import EVERY, interface_addresses, listening_address
 
 BEAT_S = 1.0
+# However impatient a run is otherwise, a process may miss so many beats before it is given up.
+LEAST_BEATS = 5
+# A connection that fails so often in a row, without an end, is over.
+_MOST_ERRORS = 5
 MEET_S = 60.0
 # One try to connect a lifeline; two are made at least.
 _TRY_S = 10.0
@@ -119,20 +123,37 @@ class _Line:
             self.say({})
 
     def _hear(self) -> None:
-        with contextlib.suppress(OSError, ValueError), self._connection.makefile("rb") as lines:
-            for line in lines:
-                if self._opened is not None:
-                    self._opened(self)
-                    self._opened = None
-                said = json.loads(line)
-                if said:
-                    self._heard((self._other, said))
+        errors = 0
+        with contextlib.suppress(OSError), self._connection.makefile("rb") as lines:
+            while errors < _MOST_ERRORS:
+                try:
+                    line = lines.readline()
+                except TimeoutError:  # silent for too long
+                    break
+                except OSError:  # a connection that is over says so by its end, the next time
+                    errors += 1
+                    continue
+                if not line:
+                    break
+                errors = 0
+                self._take(line)
         if not self._ended.is_set():
             self._ended.set()
             if self._opened is None:
                 self._heard((self._other, None))
         with contextlib.suppress(OSError):
             self._connection.close()
+
+    def _take(self, line: bytes) -> None:
+        if self._opened is not None:
+            self._opened(self)
+            self._opened = None
+        try:
+            said = json.loads(line)
+        except ValueError:  # cut by a send that failed; it shows that the process is there
+            return
+        if said:
+            self._heard((self._other, said))
 
 
 class LivenessPort:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import errno
 import socket
 from collections.abc import Sequence
 
@@ -12,6 +13,7 @@ from trainer.ranks.world import World
 
 ANSWER_S = 2.0
 _AT_ONCE = 64
+_OUR_OWN = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
 
 
 class RollCall:
@@ -58,15 +60,17 @@ class RollCall:
             self._port.close()
 
     def _ask(self, rank: int) -> str:
-        """Return 'here', 'gone' (no process is there, or its name cannot be looked up) or 'silent'."""
+        """Return 'here', 'gone' (no process is there, or its name cannot be looked up), 'silent' or 'unasked'
+        (this process lacks what it takes to ask, such as a file descriptor).
+        """
         world = self._world
         try:
             # One place only: several would take longer than a rank has for its answer.
             self._addresses[rank].connect(world.rank, world.host, within_s=ANSWER_S, tries=1).close()
         except (socket.gaierror, ConnectionError):
             return "gone"
-        except OSError:  # timed out, no route to the host, the network is down
-            return "silent"
+        except OSError as error:  # timed out, no route to the host, the network is down
+            return "unasked" if error.errno in _OUR_OWN else "silent"
         return "here"
 
 

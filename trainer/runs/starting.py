@@ -54,7 +54,7 @@ def take_lease(
         after=after,
         say=reporter.note,
         beat=watchdog.beat,
-        patience_s=min(claims.SILENT_S, config.guards.timeout_s / 2),
+        patience_s=claims.patience(config.guards.timeout_s / 2),
     )
     holding.enter_context(lease)
     check_folder(folder, config, resume, leased=True)  # now that nobody else changes it

@@ -6,16 +6,18 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 import psutil
 
 from trainer.telemetry import energy, interfaces
 from trainer.telemetry.gpus import Gpus
 from trainer.telemetry.records import HostEpoch
+from trainer.transient import TransientErrors
 
 _SAMPLE_S = 1.0
+_Read = TypeVar("_Read")
 
 
 class HostUsage:
@@ -33,6 +35,10 @@ class HostUsage:
         self._counter = energy.Counter() if is_first else None
         self._lock = threading.Lock()
         self._samples: list[list[dict[str, Any]]] = []
+        self._errors = TransientErrors(
+            f"{host}: what the run uses of its host could not be read", kinds=(Exception,)
+        )
+        self._read_last: dict[str, Any] = {}
         self._ended = threading.Event()
         if len(self._gpus) or (self._counter is not None and self._counter.is_there):
             threading.Thread(target=self._watch, name="telemetry", daemon=True).start()
@@ -42,10 +48,10 @@ class HostUsage:
         """Start counting."""
         self._began = time.monotonic()
         self._cpu = self._cpu_seconds()
-        self._interfaces = interfaces.read() if self._is_first else {}
+        self._interfaces = self._interfaces_now()
         with self._lock:
             self._joules = self._counter.sample() if self._counter else 0.0
-            self._samples = [self._gpus.read()]
+            self._samples = [self._gpus_now()]
 
     def end(self) -> dict[str, Any]:
         """Return what was read since `begin`, as JSON, for `by_host`."""
@@ -53,16 +59,16 @@ class HostUsage:
         counted = self._counter is not None and self._counter.is_there
         with self._lock:
             joules = self._counter.sample() - self._joules if counted and self._counter else None
-            samples = [*self._samples, self._gpus.read()]
+            samples = [*self._samples, self._gpus_now()]
         return {
             "host": self._host,
             "is_first": self._is_first,
             "seconds": seconds,
             "cpu_s": self._cpu_seconds() - self._cpu,
             "cores": sorted(os.sched_getaffinity(0)),
-            "rss_bytes": self._process.memory_info().rss,
-            "memory_bytes": psutil.virtual_memory().total,
-            "interfaces": interfaces.between(self._interfaces, interfaces.read()) if self._is_first else {},
+            "rss_bytes": self._now("rss", lambda: self._process.memory_info().rss, 0),
+            "memory_bytes": self._now("memory", lambda: psutil.virtual_memory().total, 0),
+            "interfaces": interfaces.between(self._interfaces, self._interfaces_now()),
             "joules": joules,
             "gpus": _gpus(samples, seconds),
         }
@@ -72,12 +78,27 @@ class HostUsage:
         self._ended.set()
 
     def _cpu_seconds(self) -> float:
-        spent = self._process.cpu_times()
-        return spent.user + spent.system + spent.children_user + spent.children_system
+        def seconds() -> float:
+            spent = self._process.cpu_times()
+            return spent.user + spent.system + spent.children_user + spent.children_system
+
+        return self._now("cpu", seconds, 0.0)
+
+    def _interfaces_now(self) -> interfaces.Counters:
+        return self._now("interfaces", interfaces.read, {}) if self._is_first else {}
+
+    def _gpus_now(self) -> list[dict[str, Any]]:
+        return self._now("gpus", self._gpus.read, [])
+
+    def _now(self, name: str, read: Callable[[], _Read], otherwise: _Read) -> _Read:
+        """Read something; what cannot be read, for want of a file descriptor say, is as it was last."""
+        with self._errors.survived():
+            self._read_last[name] = read()
+        return cast("_Read", self._read_last.get(name, otherwise))
 
     def _watch(self) -> None:
         while not self._ended.wait(_SAMPLE_S):
-            with self._lock:
+            with self._errors.survived(), self._lock:
                 if self._counter is not None:
                     self._counter.sample()
                 if len(self._gpus):
@@ -134,10 +155,10 @@ def _joined(epoch: int, step: int, ranks: tuple[int, ...], readings: list[dict[s
 def _gpus(samples: list[list[dict[str, Any]]], seconds: float) -> list[dict[str, Any]]:
     """Each GPU over some time: means, the most memory, and its energy, from the counter or from the power."""
     found = []
-    for of_one in zip(*samples, strict=True):
+    for of_one in zip(*filter(None, samples), strict=True):
         power = _mean([sample["power_w"] for sample in of_one])
         counted = [sample["energy_j"] for sample in of_one]
-        if None not in counted:
+        if counted[0] is not None and counted[-1] is not None:
             joules = counted[-1] - counted[0]
         else:
             joules = None if power is None else power * seconds

@@ -47,12 +47,19 @@ class Lines:
         """Add whole lines, with one write.
 
         Raises:
-            OSError: they cannot be written.
+            OSError: they cannot be written; none of them is there, and they may be added again.
         """
-        if lines:
+        if not lines:
+            return
+        before = os.fstat(self._file).st_size
+        try:
             _write_whole(self._file, "".join(json.dumps(line) + "\n" for line in lines).encode())
             # NFS sends to its server what was written when a descriptor is closed, whichever.
             os.close(os.dup(self._file))
+        except OSError:
+            with contextlib.suppress(OSError):  # half a line would join the next one
+                os.ftruncate(self._file, before)
+            raise
 
     def close(self) -> None:
         """Close the file."""

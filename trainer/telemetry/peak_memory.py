@@ -43,5 +43,8 @@ def resident() -> int | None:
 
 
 def _read(key: str) -> int | None:
-    lines = _STATUS.read_text().splitlines() if _STATUS.is_file() else []
+    try:
+        lines = _STATUS.read_text().splitlines()
+    except OSError:
+        return None
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith(key)), None)

@@ -17,9 +17,12 @@ from trainer.telemetry.host_usage import HostUsage, by_host
 from trainer.telemetry.intervals import StepIntervals
 from trainer.telemetry.records import HostEpoch, Step
 from trainer.telemetry.timeline import Timeline
+from trainer.transient import PASSING, TransientErrors
 
 FLUSH_S = 10.0
 _DIGITS = 6
+# Lines of a file that are kept while it cannot be written: the newest.
+_MOST_WAITING = 10_000
 
 
 class Recorder:
@@ -43,6 +46,11 @@ class Recorder:
         self._epoch: list[Step] = []
         self._flushed = time.monotonic()
         self._failed = False
+        # Lines of each file that could not be written yet.
+        self._waiting: dict[Path, list[dict[str, Any]]] = {}
+        self._errors = TransientErrors(
+            f"{folder}: telemetry could not be written", say=lambda line: worlds.report(f"warning: {line}")
+        )
         self._staging: Path | None = None
         # The newest step in which the network was not traced.
         self._newest: StepIntervals | None = None
@@ -158,6 +166,8 @@ class Recorder:
         if self._usage is not None:
             self.flush()
             self._usage.close()
+        for path, lines in self._waiting.items():
+            worlds.report(f"warning: {path}: the last {len(lines)} lines could not be written.")
         for file in self._files.values():
             file.close()
 
@@ -172,8 +182,9 @@ class Recorder:
             trace.join(self._folder, self._world.hosts)
 
     def _append(self, path: Path, lines: list[dict[str, Any]]) -> None:
-        if lines:
-            self._try(path, lambda: self._file(path).append(lines))
+        waiting = [*self._waiting.pop(path, ()), *lines]
+        if waiting and not self._try(path, lambda: self._file(path).append(waiting)) and not self._failed:
+            self._waiting[path] = waiting[-_MOST_WAITING:]
 
     def _open(self, path: Path) -> None:
         self._try(path, lambda: self._file(path))
@@ -183,13 +194,19 @@ class Recorder:
             self._files[path] = json_lines.Lines(path, self._staging)
         return self._files[path]
 
-    def _try(self, path: Path, action: Callable[[], object]) -> None:
+    def _try(self, path: Path, action: Callable[[], object]) -> bool:
+        """Return whether the action worked; what may pass is tried again when there is more to write."""
         if self._failed:
-            return
-        try:
-            action()
-        except FileNotFoundError:  # another start has taken the run over: rank 0 says so
-            self._failed = True
-        except OSError as error:
-            self._failed = True
-            worlds.report(f"warning: {path}: cannot be written ({error.strerror}); telemetry ends here.")
+            return False
+        with self._errors.survived():
+            try:
+                action()
+                return True
+            except FileNotFoundError:  # another start has taken the run over: rank 0 says so
+                self._failed = True
+            except OSError as error:
+                if error.errno in PASSING:
+                    raise
+                self._failed = True
+                worlds.report(f"warning: {path}: cannot be written ({error.strerror}); telemetry ends here.")
+        return False

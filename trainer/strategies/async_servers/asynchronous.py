@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trainer.ranks.liveness import BEAT_S, LEAST_BEATS
 from trainer.strategies.base import Plan, Story
 from trainer.strategies.learner import Learner, Setup
 from trainer.strategies.servers.synchronous import Servers, links_of
@@ -15,8 +16,14 @@ if TYPE_CHECKING:
     from trainer.ranks.world import World
     from trainer.strategies.async_servers.async_coordinator import Coordinator
 
-# A process that says nothing for so long is given up, or `guards.timeout_s` if that is less.
+# A process that says nothing for so long is given up, or `guards.timeout_s` if that is less; but never before
+# it has missed `LEAST_BEATS`.
 SILENCE_S = 15.0
+
+
+def silence(timeout_s: float) -> float:
+    """Return the seconds after which a silent process is given up, under this `guards.timeout_s`."""
+    return max(LEAST_BEATS * BEAT_S, min(SILENCE_S, timeout_s))
 
 
 class Asynchronous(Servers):
@@ -35,7 +42,7 @@ class Asynchronous(Servers):
         from trainer.strategies.async_servers import async_main, async_other
 
         links = links_of(world)
-        silence_s = min(SILENCE_S, self.config.guards.timeout_s)
+        silence_s = silence(self.config.guards.timeout_s)
         if links.server != 0:
             return async_other.Other(self.config, links, silence_s, story).run()
 
