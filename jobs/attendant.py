@@ -26,6 +26,7 @@ from jobs.launchers.base import ENDED
 from jobs.ledger import Ledger
 from jobs.terms import Terms
 from trainer.errors import CingulumError
+from trainer.transient import TransientErrors
 
 POLL_S = 0.1
 
@@ -51,7 +52,15 @@ class Attendant:
         before = Ledger.read(folder)
         known = {entry.task: entry for entry in before.tasks} if before else {}
         numbers = range(len(agreed.commands))
-        self.tasks = [AttendedTask(folder, agreed, k, known.get(k), umask) for k in numbers]
+        self._written: str | None = None
+        self._beaten = 0.0
+        self._errors = TransientErrors(
+            f"{folder}: its tasks could not be looked after", kinds=(OSError, CingulumError)
+        )
+        self.tasks: list[AttendedTask] = []
+        for number in numbers:
+            task = AttendedTask(folder, agreed, number, known.get(number), umask, self._write)
+            self.tasks.append(task)
         self.ledger = Ledger.new(agreed.token, [task.entry for task in self.tasks])
 
     def run(self) -> None:
@@ -59,29 +68,35 @@ class Attendant:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_end)
         signal.signal(signal.SIGUSR2, self._on_save)
-        written = None
-        beaten = 0.0
         while True:
             self._obey()
             for task in self.tasks:
-                task.look()
-            if not self.ending and self._may_begin():
-                self._start_some()
-            state = json.dumps([vars(task.entry) for task in self.tasks])
-            try:
-                if state != written:
-                    self.ledger.write(self.folder)
-                    written, beaten = state, time.monotonic()
-                elif time.monotonic() - beaten > ledger.BEAT_S:
-                    ledger.beat(self.folder)
-                    beaten = time.monotonic()
-            except OSError:
-                # A disk that is full or does not answer is no reason to leave the tasks alone.
-                written = None
-            is_told = state == written or not self.folder.exists()  # removed: nobody will ever ask
+                with self._errors.survived():
+                    task.look()
+            self._write()  # hosts that are asked before a start may take long to answer
+            if not self.ending:
+                self._begin_some()
+            self._write()
+            is_told = self._state() == self._written or not self.folder.exists()  # removed: nobody will ask
             if is_told and all(task.entry.state in ENDED for task in self.tasks):
                 return
             time.sleep(POLL_S)
+
+    def _state(self) -> str:
+        return json.dumps([vars(task.entry) for task in self.tasks])
+
+    def _write(self) -> None:
+        """Write the state where it has changed, and now and then that this attendant lives."""
+        state = self._state()
+        # A disk that is full or does not answer is no reason to leave the tasks alone.
+        with self._errors.survived():
+            if state != self._written:
+                self._written = None
+                self.ledger.write(self.folder)
+                self._written, self._beaten = state, time.monotonic()
+            elif time.monotonic() - self._beaten > ledger.BEAT_S:
+                ledger.beat(self.folder)
+                self._beaten = time.monotonic()
 
     def _on_end(self, number: int, frame: FrameType | None) -> None:
         self.ending = True
@@ -103,6 +118,18 @@ class Attendant:
                 if _taken_away(terms.request(self.folder, what, whom)):
                     for task in tasks:
                         obey(task)
+
+    def _begin_some(self) -> None:
+        """Start what may begin; another job's files that cannot be read now are read again."""
+        with self._errors.survived():
+            try:
+                if self._may_begin():
+                    self._start_some()
+            except (OSError, CingulumError) as error:
+                for task in self.tasks:
+                    if task.is_due:
+                        task.entry.reason = str(error)
+                raise
 
     def _may_begin(self) -> bool:
         """Return whether all jobs that this one waits for have completed; when one never

@@ -22,6 +22,7 @@ from jobs.progress_made import Standing
 from jobs.supervisor import decisions, record
 from jobs.terms import Terms
 from trainer import atomic
+from trainer.transient import PASSING
 
 # mpirun ends its ranks within a second or two of SIGTERM; what is left then is killed.
 KILL_AFTER_S = 10.0
@@ -44,9 +45,19 @@ class AttendedTask:
         number: of the task, from 0.
         entry: its state from an earlier attendant; None: it is new.
         umask: of the command; what we write ourselves is private anyway.
+        write: makes what is known of the task outlive this process, before hosts are asked, which may take
+            long.
     """
 
-    def __init__(self, folder: Path, agreed: Terms, number: int, entry: Entry | None, umask: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        agreed: Terms,
+        number: int,
+        entry: Entry | None,
+        umask: int,
+        write: Callable[[], None] = lambda: None,
+    ) -> None:
         self.folder = folder
         self.terms = agreed
         self.number = number
@@ -54,6 +65,7 @@ class AttendedTask:
         self.mark = f"{agreed.token}.{number}"
         self.log = terms.log(folder, number, is_array=agreed.is_array)
         self._umask = umask
+        self._write = write
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: HostWatch | None = None
         self._word: Word | None = None
@@ -65,7 +77,10 @@ class AttendedTask:
         if self.entry.state not in ENDED and entry is not None:
             # Its attendant died with it in hand: it starts over, from its checkpoint.
             processes.end_marked(self.mark)
-            self._again("its attendant was killed")
+            if self.entry.state == "RUNNING" and self.entry.exit_code is not None:
+                self.failed(self.entry.exit_code, Blame(self.entry.reason))
+            else:
+                self._again("its attendant was killed")
 
     @property
     def is_running(self) -> bool:
@@ -116,6 +131,9 @@ class AttendedTask:
                     preexec_fn=processes.die_with_parent(),
                 )
         except OSError as error:
+            if error.errno in PASSING:
+                self.failed(None, Blame(f"cannot be started: {error}"))
+                return False
             self._note_failure(None, Blame(f"cannot be started: {error}"))
             self._ended("FAILED", None, f"cannot be started: {error}")
             return False
@@ -256,6 +274,8 @@ class AttendedTask:
             self._note_failure(code, cause)
             self._ended("FAILED", code, str(cause))
         else:
+            self.entry.exit_code, self.entry.reason = code, str(self._blame(code, []))
+            self._write()
             self.failed(code, self._blame(code, self.silent(self.entry.hosts)))
 
     def _blame(self, code: int, silent: Sequence[str]) -> Blame:
@@ -276,7 +296,7 @@ class AttendedTask:
     def _standing(self) -> Standing:
         return Standing(self.entry.step, self.entry.idle)
 
-    def _progress(self, judge: Callable[[Standing, int], Standing]) -> str:
+    def _progress(self, judge: Callable[[Standing, int | None], Standing]) -> str:
         """Check what a training has saved; warn where it makes no progress from start to start."""
         if not self.terms.runs:
             return ""

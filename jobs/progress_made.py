@@ -6,7 +6,7 @@ for ever. This file may be copied beside a batch script: standard library alone,
 
 import os
 import re
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 # A job ends at this many starts in a row that saved and came no step further.
 STARTS = 3
@@ -26,29 +26,33 @@ class Standing(NamedTuple):
     idle: int = 0
 
 
-def newest_step(run: str) -> int:
-    """Return the step of the newest checkpoint in a run folder; -1: there is none, or the folder cannot be
-    read.
+def newest_step(run: str) -> Optional[int]:
+    """Return the step of the newest checkpoint in a run folder; -1: there is none; None: the folder cannot be
+    read now.
     """
     try:
         names = os.listdir(os.path.join(run, "checkpoints"))  # noqa: PTH118, PTH208
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return -1
+    except OSError:  # a file server that does not answer says nothing about the training
+        return None
     found = [_CHECKPOINT.fullmatch(name) for name in names]
     return max([int(match.group(1)) for match in found if match], default=-1)
 
 
-def begun(known: Standing, newest: int) -> Standing:
+def begun(known: Standing, newest: Optional[int]) -> Standing:
     """Return the standing as a start begins at step `newest`; where checkpoints were removed, count anew."""
-    return known if newest == known.step else Standing(newest, 0)
+    return known if newest is None or newest == known.step else Standing(newest, 0)
 
 
-def saved(known: Standing, newest: int) -> Standing:
+def saved(known: Standing, newest: Optional[int]) -> Standing:
     """Return the standing after a start that saved at its time limit, or by itself, and leaves `newest`.
 
     A start that was asked to save for another reason (preemption, a requeue) is not counted: it may have come
-    before the first step.
+    before the first step. Where `newest` is None, nothing is known of the start, and it is not counted.
     """
+    if newest is None:
+        return known
     return Standing(newest, 0) if newest > known.step else Standing(known.step, known.idle + 1)
 
 

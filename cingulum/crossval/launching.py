@@ -186,9 +186,12 @@ class _Training:
 
     def explain(self, code: int) -> str:
         """Return how it ended, with the error that it printed."""
-        with self.fold.log.open("rb") as log:
-            log.seek(self._begins)
-            lines = log.read().decode(errors="replace").splitlines()
+        try:
+            with self.fold.log.open("rb") as log:
+                log.seek(self._begins)
+                lines = log.read().decode(errors="replace").splitlines()
+        except OSError as error:  # no reason to end the other trainings
+            lines = [f"(it cannot be read: {error.strerror})"]
         first = next((k for k, line in enumerate(lines) if "error: " in line), len(lines) - TAIL_LINES)
         said = "\n".join(lines[max(0, first) :][:TAIL_LINES])
         how = f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"

@@ -20,7 +20,6 @@ from jobs import submitter
 from jobs.requests import describing
 from jobs.store import Store
 from trainer import atomic
-from trainer.errors import CingulumError
 
 LOOK_S = 2.0
 _LONGEST_WAIT_S = 300.0
@@ -119,7 +118,7 @@ class Webhook:
             try:
                 self.tell()
                 wait, failing = LOOK_S, False
-            except (CingulumError, OSError) as error:
+            except Exception as error:  # whatever one round meets, there is another
                 if not failing:
                     self._warn(f"warning: the webhook waits: {error}")
                 wait, failing = min(2 * wait, _LONGEST_WAIT_S), True

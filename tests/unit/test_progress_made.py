@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,14 @@ def test_the_run_folders_of_a_job_are_those_that_its_tasks_train_in(tmp_path) ->
     wanted = Wanted(str(config), "", "", 0, ("cingulum",), "cv", job, kind="crossval", folds=3, seeds=2)
     (array,) = chain(wanted)
     assert list(run_folders(array)) == [str(fold.config.folder) for fold in asked.folds]
+
+
+def test_a_folder_that_cannot_be_read_now_says_nothing_about_a_training(tmp_path, monkeypatch):
+    def stale(path):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(os, "listdir", stale)
+    newest = progress_made.newest_step(str(tmp_path))
+    standing = Standing(7, 2)
+    assert newest is None
+    assert progress_made.begun(standing, newest) == standing == progress_made.saved(standing, newest)

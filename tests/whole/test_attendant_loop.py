@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import signal
 import threading
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import ledger, processes, terms
+from jobs import attendant as attendant_module
+from jobs import attended_task, ledger, processes, terms
 from jobs.attendant import Attendant
 from jobs.ledger import Entry, Ledger
 from jobs.terms import Terms
@@ -156,3 +158,67 @@ def test_no_more_tasks_run_at_once_than_agreed(attendant, tmp_path) -> None:
     one.run()
     first, second = Ledger.read(one.folder).tasks
     assert second.started > first.started and first.ended <= second.ended
+
+
+def test_how_a_command_ended_is_written_before_its_hosts_are_asked(attendant, monkeypatch) -> None:
+    """Silent hosts take long to ask, and whoever asks may be killed meanwhile."""
+    at_hand: list[tuple[str, int | None]] = []
+
+    def silent_among(probe, hosts, answer_s) -> list[str]:
+        (entry,) = Ledger.read(one.folder).tasks
+        at_hand.append((entry.reason, entry.exit_code))
+        return []
+
+    monkeypatch.setattr(attended_task, "silent_among", silent_among)
+    said = "echo '[rank 1 @ n2] error: the disk is full'; exit 3"
+    one = attendant("sh", "-c", said, probe=("true", terms.HOST), requeues=0)
+    one.run()
+    assert at_hand == [("rank 1 @ n2: the disk is full", 3)]
+    assert Ledger.read(one.folder).tasks[0].failures == 1
+
+
+def test_what_one_task_came_to_is_written_before_hosts_are_asked_for_the_next(attendant, monkeypatch) -> None:
+    at_hand: list[str] = []
+
+    def choose(agreed, taken, lost, silent) -> list[str]:
+        if (known := Ledger.read(one.folder)) is not None:
+            at_hand.append(known.tasks[0].state)
+        return ["here"]
+
+    monkeypatch.setattr(attendant_module, "choose", choose)
+    one = attendant("true", commands=(("true",), ("true",)), hosts=("here",), at_once=1)
+    one.run()
+    assert at_hand[-1] == "COMPLETED"
+
+
+def test_an_attendant_lives_on_where_it_cannot_look_for_a_moment(attendant, tmp_path, monkeypatch) -> None:
+    plain, failures = processes.end_marked, [errno.EMFILE, errno.EIO]
+
+    def end_marked(*marks: str) -> int:
+        if failures:
+            raise OSError(failures.pop(), "for a moment")
+        return plain(*marks)
+
+    monkeypatch.setattr(processes, "end_marked", end_marked)
+    one = attendant("true")
+    one.run()
+    assert not failures and one.tasks[0].entry.state == "COMPLETED"
+
+
+def test_another_job_whose_state_cannot_be_read_for_a_moment_is_waited_for(
+    attendant, tmp_path, monkeypatch
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    Ledger.new("0" * 16, [Entry(0, state="COMPLETED")]).write(other)
+    plain, failures = ledger.is_attended, [errno.ESTALE, errno.EIO]
+
+    def is_attended(folder: Path) -> bool:
+        if failures:
+            raise OSError(failures.pop(), "for a moment")
+        return plain(folder)
+
+    monkeypatch.setattr(ledger, "is_attended", is_attended)
+    one = attendant(after=(other,))
+    one.run()
+    assert not failures and one.tasks[0].entry.state == "COMPLETED"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import signal
 import time
@@ -257,3 +258,24 @@ def test_who_was_told_to_save_and_could_not_did_not_fail(task) -> None:
     assert one.start([])
     one.save("again")
     assert (ended(one).state, one.entry.failures) == ("REQUEUED", 0)
+
+
+def test_a_failure_that_its_attendant_did_not_live_to_judge_is_counted_with_its_cause(task) -> None:
+    """It was killed while it asked hosts that do not answer."""
+    left = Entry(0, state="RUNNING", exit_code=3, reason="rank 1 @ n2: the disk is full", restarts=1)
+    one = task("true", entry=left)
+    assert (one.entry.state, one.entry.failures) == ("REQUEUED", 1)
+    assert one.entry.reason == "rank 1 @ n2: the disk is full"
+    spent = Entry(0, state="RUNNING", exit_code=3, reason="the disk is full", failures=9)
+    assert task("true", entry=spent).entry.state == "FAILED"
+
+
+@pytest.mark.parametrize(("number", "state"), [(errno.ESTALE, "REQUEUED"), (errno.ENOENT, "FAILED")])
+def test_a_start_that_fails_for_a_moment_is_tried_again(task, monkeypatch, number, state) -> None:
+    def refuse(*arguments, **options):
+        raise OSError(number, os.strerror(number))
+
+    one = task("true")
+    monkeypatch.setattr(attended_task.subprocess, "Popen", refuse)
+    assert not one.start([])
+    assert one.entry.state == state and os.strerror(number) in one.entry.reason

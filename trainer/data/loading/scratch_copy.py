@@ -8,6 +8,7 @@ set, and the next process continues it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import io
@@ -52,6 +53,7 @@ class ScratchCopy:
         self._threads = threads
         self._counting = threading.Lock()
         self._cancelled = threading.Event()
+        self._seen = 0
         self._lock: Lock | None = None
 
     @property
@@ -112,7 +114,9 @@ class ScratchCopy:
 
     def progress(self) -> int:
         """Return bytes of the copy so far, whichever process makes it."""
-        return self.bytes_copied or bytes_in(self.folder)
+        with contextlib.suppress(OSError):  # the copy itself says what is wrong
+            self._seen = self.bytes_copied or bytes_in(self.folder)
+        return self._seen
 
     def open(self) -> ShardSet:
         """Return the set, read from the copy; `make` has returned.
