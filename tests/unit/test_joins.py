@@ -226,6 +226,17 @@ def test_ids_that_do_not_join_are_shown_of_both_sides(tmp_path):
     assert "Fill in" not in str(caught.value)
 
 
+def test_labels_of_sessions_need_no_participants(tmp_path):
+    root = study(tmp_path)
+    table = root / "participants.tsv"
+    table.write_text(table.read_text().replace("sub-", "S"))
+    for subject in ("01", "02"):
+        sessions(root, subject, "M00\tCN", "M48\tAD")
+    listing = sources.find(root, "diagnosis")
+    assert list(labels(listing).values()) == ["CN", "AD", "CN", "AD"]
+    assert set(map(str, codes(listing).values())) == {"['no-participant']"}
+
+
 @pytest.mark.parametrize("other", ["sub-1", "sub-001"])
 def test_two_folders_of_one_subject_are_an_error_that_names_both(tmp_path, other):
     root = bids(tmp_path, 3)

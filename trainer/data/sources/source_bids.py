@@ -77,7 +77,9 @@ def find(
     images: Sequence[SourceImage] = [
         _image(root, path).found(*findings) for path, findings in of_run(paths, run)
     ]
-    _check_joined(root, images, first or people, must=maps is None)
+    by_session = first is None and any(rows.table.find([label]) for rows in sessions.values())
+    if maps is None and not by_session:
+        _check_joined(root, images, first or people)
     images = [_described(image, first, sessions, people, label, maps is None) for image in images]
     for name in contrasts[1:]:
         images = [_with_contrast(root, image, name, run) for image in images]
@@ -156,13 +158,13 @@ def _check_folders(root: Path) -> None:
         check_distinct(sessions, "session", str(folder))
 
 
-def _check_joined(root: Path, images: Sequence[SourceImage], rows: SubjectRows | None, *, must: bool) -> None:
-    """Check that the table that has every subject has one of them.
+def _check_joined(root: Path, images: Sequence[SourceImage], rows: SubjectRows | None) -> None:
+    """Check that the table of subjects has one of those of the images.
 
     Raises:
-        CohortError: it has none, and it must.
+        CohortError: it has none.
     """
-    if rows is not None and must and not any(image.subject in rows for image in images):
+    if rows is not None and not any(image.subject in rows for image in images):
         raise not_joined(str(root), (f"sub-{image.subject}" for image in images), rows.table, rows.rows.ids)
 
 
