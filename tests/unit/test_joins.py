@@ -303,13 +303,19 @@ def test_a_row_of_a_table_of_images_without_a_subject_is_bad(tmp_path):
 
 
 def test_a_quote_that_does_not_end_swallows_no_rows(tmp_path):
-    (tmp_path / "t.csv").write_text('subject,group\na,A,,\nb,"B\nc,C\n')
+    (tmp_path / "t.csv").write_text('subject,group\na,A\nb,"B\nc,C\n')
     with pytest.raises(CohortError, match="in the row that begins on line 3"):
         tables.read(tmp_path / "t.csv")
-    (tmp_path / "t.csv").write_text("subject,group\na,A,, \n\nb,B\n")
-    table = tables.read(tmp_path / "t.csv")
-    assert table.rows == ({"subject": "a", "group": "A"}, {"subject": "b", "group": "B"})
-    assert table.lines == (2, 4)
+    (tmp_path / "t.csv").write_text('subject,group\n"a",A\n\nb,B\n')
+    assert tables.read(tmp_path / "t.csv").lines == (2, 4)
+
+
+def test_a_line_with_an_empty_cell_more_may_be_shifted_and_is_not_taken(tmp_path):
+    (tmp_path / "t.csv").write_text("subject,group,note\na,x,A,\nb,B,\n")
+    with pytest.raises(CohortError, match="line 2 has 4 cells, but the header has 3"):
+        tables.read(tmp_path / "t.csv")
+    table = tables.read(tmp_path / "t.csv", leave_odd_lines=True)
+    assert (table.odd_lines, table.lines) == ((2,), (3,))
 
 
 def test_a_further_table_beside_a_table_of_images_is_refused(tmp_path):

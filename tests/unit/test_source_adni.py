@@ -177,6 +177,15 @@ def test_a_row_without_an_image_id_is_left_out_with_a_count(adni, cell):
         sources.find(root, "diagnosis", labels=table)
 
 
+def test_a_line_of_the_collection_with_other_cells_is_left_out_with_a_count(adni):
+    root, table = adni
+    table.write_text(table.read_text().replace('"I102","002_S_0002"', '"I102","002_S_0002","x"', 1))
+    listing = sources.find(root, "diagnosis", labels=table)
+    assert codes(listing) == [[], ["no-row", "missing-label"], [], []]
+    assert "1 row is left out of collection.csv" in messages(listing)
+    assert "other cells than the header on line 3" in messages(listing)
+
+
 def test_image_ids_and_subjects_of_spreadsheets_are_numbers(adni):
     root, table = adni
     table.write_text(table.read_text().replace('"I101"', '"101.0"').replace("002_S_0001", "2_s_1"))

@@ -86,8 +86,7 @@ def read(path: Path) -> Diagnoses:
     Raises:
         CohortError: a column is missing, or no visit can be read.
     """
-    odd_lines: list[int] = []
-    table = tables.read(path, odd_lines)
+    table = tables.read(path, leave_odd_lines=True)
     subject = table.need(("RID", "PTID"), "the subject")
     examined = table.need(("EXAMDATE",), "the date of the visit")
     columns = {column: _MEANINGS[name] for name in _MEANINGS if (column := table.find((name,)))}
@@ -96,8 +95,8 @@ def read(path: Path) -> Diagnoses:
     second = table.find(("PTID",)) or subject
     visits: dict[str, dict[date, set[str]]] = {}
     left_out: dict[str, list[str]] = {}
-    if odd_lines:
-        left_out["with more or fewer cells than the header"] = [f"line {line}" for line in odd_lines]
+    if table.odd_lines:
+        left_out["with more or fewer cells than the header"] = [f"line {line}" for line in table.odd_lines]
     for line, row in zip(table.lines, table.rows, strict=True):
         try:
             diagnosis = _diagnosis(row, columns)

@@ -149,7 +149,7 @@ def _rows(collection: Table) -> tuple[dict[int, Row], list[Finding]]:
     """
     column = collection.need(("Image Data ID",), "the image")
     rows: dict[int, Row] = {}
-    odd: list[str] = []
+    odd = [f"other cells than the header on line {line}" for line in collection.odd_lines]
     for line, row in zip(collection.lines, collection.rows, strict=True):
         match = _ID.fullmatch(row[column] or "")
         if match is None:
@@ -163,7 +163,7 @@ def _rows(collection: Table) -> tuple[dict[int, Row], list[Finding]]:
             )
     if not odd:
         return rows, []
-    cure = "Ids are like I45108 or 45108, as in the names of the folders."
+    cure = "Ids are like I45108 or 45108, as in the names of the folders. Correct these lines."
     count = f"{len(odd)} rows are" if len(odd) > 1 else "1 row is"
     message = (
         f"{count} left out of {collection.path.name}, without an image id in {column}: {first_three(odd)}."

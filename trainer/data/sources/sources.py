@@ -67,7 +67,6 @@ def find(
             f"--labels {labels}: {source} is a table of images, which has the labels itself.",
             cure="Leave out --labels, and write the labels to the table of images.",
         )
-    table = tables.read(labels) if labels is not None else None
     if run is not None and not source_bids.is_bids(source):
         raise ConfigError(
             f"--run {run}: {source} is not a BIDS folder, and only BIDS file names have runs.",
@@ -75,6 +74,8 @@ def find(
         )
     in_bids = source_bids.is_bids(source)
     in_adni = not in_bids and source_adni.is_adni(source)
+    # ADNI's tables are of thousands of rows that the user has not written.
+    table = tables.read(labels, leave_odd_lines=in_adni) if labels is not None else None
     if adni is not None and not in_adni:
         raise ConfigError(
             f"--diagnoses, --within, --visits: {source} is not in the layout of ADNI's archive, "

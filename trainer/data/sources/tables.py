@@ -27,12 +27,14 @@ class Table:
     Attributes:
         rows: map every column to its cell, None where the value is missing.
         lines: number of the line of the file that each row begins on.
+        odd_lines: of rows that were left out, since they have more or fewer cells than columns.
     """
 
     path: Path
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     lines: tuple[int, ...]
+    odd_lines: tuple[int, ...] = ()
 
     def find(self, names: Sequence[str]) -> str | None:
         """Return the first of `names` that is a column, in this spelling or else in another case.
@@ -70,19 +72,19 @@ class Table:
         )
 
 
-def read(path: Path, odd_lines: list[int] | None = None) -> Table:
+def read(path: Path, *, leave_odd_lines: bool = False) -> Table:
     """Return a table; the separator is the most frequent of comma, semicolon and tab in the header.
 
-    Tabs in the header of a `.tsv` decide, however many commas its columns' names have. Empty cells beyond the
-    columns, as spreadsheets write them, do not count.
+    Tabs in the header of a `.tsv` decide, however many commas its columns' names have. A line with an
+    empty cell more than the header may be shifted by one, so that it is not taken either.
 
     Args:
         path: of the file.
-        odd_lines: gets the numbers of lines with too many or too few cells, which are then left out.
+        leave_odd_lines: whether rows with too many or too few cells are left out, and listed in `odd_lines`.
 
     Raises:
         CohortError: no such file, not text, no header, a column twice, a quote that does not end; without
-            `odd_lines`, a row with too many or too few cells.
+            `leave_odd_lines`, a row with too many or too few cells.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -118,8 +120,10 @@ def read(path: Path, odd_lines: list[int] | None = None) -> Table:
     if len(set(columns)) < len(columns):
         twice = next(column for column in columns if columns.count(column) > 1)
         raise CohortError(f"{path}: names the column {twice!r} twice.", cure="Rename or remove one of them.")
+    odd_lines: list[int] | None = [] if leave_odd_lines else None
     rows = _rows(path, columns, lines[1:], odd_lines)
-    return Table(path, columns, tuple(row for _, row in rows), tuple(line for line, _ in rows))
+    texts, numbers = (row for _, row in rows), (line for line, _ in rows)
+    return Table(path, columns, tuple(texts), tuple(numbers), tuple(odd_lines or ()))
 
 
 def _rows(
@@ -129,8 +133,6 @@ def _rows(
     for number, cells in lines:
         if not any(cell.strip() for cell in cells):
             continue
-        if not any(cell.strip() for cell in cells[len(columns) :]):
-            cells = cells[: len(columns)]
         if len(cells) != len(columns) and odd is not None:
             odd.append(number)
             continue
