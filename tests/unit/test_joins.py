@@ -288,8 +288,8 @@ def test_a_row_that_may_be_that_of_two_images_is_that_of_neither(tmp_path):
         nifti(tmp_path / "images" / place, seed=number)
     (tmp_path / "t.csv").write_text("image,subject,group\nT1.nii,1,A\na/T1.nii,1,B\nc.nii,,B\n")
     listing = sources.find(tmp_path / "images", "group", labels=tmp_path / "t.csv")
-    found = {image.source: sorted({f.code for f in image.findings}) for image in listing.images}
-    assert found == {
+    codes_of = {image.source: sorted({f.code for f in image.findings}) for image in listing.images}
+    assert codes_of == {
         "a/T1.nii": ["ambiguous-row"],
         "b/T1.nii": ["ambiguous-row"],
         "c.nii": ["missing-subject"],
@@ -403,6 +403,15 @@ def test_labels_of_maps_are_numbers_and_none_is_there_twice():
     assert numbered(stated_labels("1.0=grey,02=white")).classes == ("background", "grey", "white")
     with pytest.raises(CingulumError, match="twice"):
         stated_labels("1=grey,1.0=white")
+
+
+def test_a_further_contrast_of_another_subject_is_not_taken_and_named(tmp_path):
+    root = bids(tmp_path, 2)
+    nifti(image_of(root, 0).with_name("sub-0_T2w.nii.gz"), seed=8)
+    nifti(image_of(root, 1).with_name("sub-00_T2w.nii.gz"), seed=9)
+    first, second = sources.find(root, "diagnosis", contrasts=("T1w", "T2w")).images
+    assert [file.path.name for file in first.contrasts] == ["sub-0_T2w.nii.gz"]
+    assert second.findings[0].message == "has no T2w image beside it; not of it are sub-00_T2w.nii.gz."
 
 
 def test_tissue_maps_are_those_of_the_image_and_one_pipeline(tmp_path):

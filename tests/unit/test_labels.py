@@ -25,8 +25,8 @@ def messages(listing: Listing, code: str) -> list[str]:
 def converters(root: Path, names=("M000", "M6", "M048")) -> Path:
     """Write a table of three subjects with three sessions each: s1 converts, s2 has an unlabelled session."""
     rows = ["image,subject,session,diagnosis,sex"]
-    said = {"s1": ("CN", "MCI", "AD"), "s2": ("CN", "n/a", "CN"), "s3": ("AD", "AD", "AD")}
-    for subject, own in said.items():
+    subjects = {"s1": ("CN", "MCI", "AD"), "s2": ("CN", "n/a", "CN"), "s3": ("AD", "AD", "AD")}
+    for subject, own in subjects.items():
         for number, (session, label) in enumerate(zip(names, own, strict=True)):
             nifti(root / f"{subject}_{session}.nii", seed=ord(subject[1]) * 10 + number)
             rows.append(f"{subject}_{session}.nii,{subject},{session},{label},F")

@@ -283,9 +283,11 @@ def test_changing_labels_are_told_kept_with_the_set_and_part_of_its_settings(tmp
     done = invoke(table, tmp_path / "set", *options)
     assert done.exit_code == 0, done.output
     assert "4 volumes (AD 3, NC 1)" in done.stdout
-    said = " ".join(done.output.split())
-    assert "1 of 2 subjects have sessions of different labels (diagnosis): 01 (NC at M00, AD at M12)." in said
-    assert "1 of 4 images have no age: 02 M12." in said
+    shown = " ".join(done.output.split())
+    assert (
+        "1 of 2 subjects have sessions of different labels (diagnosis): 01 (NC at M00, AD at M12)." in shown
+    )
+    assert "1 of 4 images have no age: 02 M12." in shown
     sheet = json.loads((tmp_path / "set" / "qc.json").read_text())
     assert sheet["label_changes"] == {"01": ["NC at M00", "AD at M12"]}
     assert "NC at M00" in (tmp_path / "set" / "qc.html").read_text()

@@ -74,12 +74,12 @@ def not_taken(root: Path, taken: Iterable[Path], contrasts: Sequence[str]) -> li
 
     Other contrasts and maps under BIDS names, and folders of other kinds of data, are as they should be.
     """
-    known_paths = set(taken)
+    read_paths = set(taken)
     names = []
     folders = [path for path in root.iterdir() if path.is_dir() and path.name.lower().startswith("sub")]
     for path in sorted(file for folder in folders for file in folder.rglob("*")):
         place = path.relative_to(root)
-        if path in known_paths or not suffix(path) or path.is_dir() or _is_hidden(place):
+        if path in read_paths or not suffix(path) or path.is_dir() or _is_hidden(place):
             continue
         above = place.parts[:-1]
         proper = above[-1] in _DATATYPES and len(above) == 2 + above[1].startswith("ses-")

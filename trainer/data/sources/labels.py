@@ -47,9 +47,9 @@ def labelled(listing: Listing, classes: Sequence[str] | None) -> Listing:
     }
     if len(usable) < 2:
         only = f"only one class, {next(iter(usable))!r}" if usable else "none of the classes asked for"
-        found = ", ".join(f"{name} ({count})" for name, count in sorted(counts.items()))
+        counted = ", ".join(f"{name} ({count})" for name, count in sorted(counts.items()))
         raise CohortError(
-            f"{listing.name}: has {only}, in {listing.label_name!r}; its labels are {found}."
+            f"{listing.name}: has {only}, in {listing.label_name!r}; its labels are {counted}."
             f"{_unlabelled(images)}",
             cure="A classifier needs two classes: add images, or name another column with --label.",
         )
@@ -165,12 +165,12 @@ def with_label_changes(listing: Listing, rule: LabelChange) -> Listing:
             _check_order(listing.name, subject, [image.session for image in subjects_images])
         first = {subject: subjects_images[0] for subject, subjects_images in changing.items()}
         images = tuple(_as_first(image, first.get(image.subject)) for image in images)
-    said = {
+    outcomes = {
         "keep": "Each session keeps its own.",
         "first": "All sessions of a subject got the label of its first.",
     }
     cure = "--label-change keep|first|error: keep each, take the subject's first, or refuse."
-    finding = warning("label-change", f"{what}. {said[rule]}", cure)
+    finding = warning("label-change", f"{what}. {outcomes[rule]}", cure)
     return replace(listing, images=images, findings=(*listing.findings, finding), label_changes=changes)
 
 

@@ -213,7 +213,8 @@ def _with_contrast(root: Path, image: SourceImage, contrast: str, run: int | Non
         finding = bad("ambiguous-contrast", message, cure)
     else:
         cure = "Add it, leave the subject out with --on-error skip, or import fewer --contrasts."
-        finding = bad("missing-contrast", f"has no {contrast} image beside it.", cure)
+        others = f"; not of it are {first_three(path.name for path in beside)}" if beside else ""
+        finding = bad("missing-contrast", f"has no {contrast} image beside it{others}.", cure)
     return image.found(finding)
 
 

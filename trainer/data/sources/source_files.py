@@ -46,8 +46,8 @@ def in_folder(root: Path, label: str, labels: Table | None) -> Listing:
     """
     paths, findings = _image_files(root), foreign_files.unread_formats([root], root)
     if not paths:
-        said = [f"{finding.message} {finding.cure}" for finding in findings]
-        cure = " ".join(said) or f"Known suffixes: {', '.join(SUFFIXES)}."
+        formats = [f"{finding.message} {finding.cure}" for finding in findings]
+        cure = " ".join(formats) or f"Known suffixes: {', '.join(SUFFIXES)}."
         raise CohortError(f"{root}: holds no images.", cure=cure)
     if labels is not None:
         images, unseen = _labelled_by_table(root, paths, label, labels)
