@@ -1,13 +1,18 @@
-"""Processes of this host: identified despite reused numbers, found by a mark, ended."""
+"""Processes of this host: identified despite reused numbers, found by a mark, ended.
+
+As a program, `python FILE PID COMMAND...`, it runs a command that ends with process PID: see `dying_with_us`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
+import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -80,6 +85,22 @@ def end_marked(*wanted: str) -> int:
     return told
 
 
+def dying_with_us(line: Sequence[str]) -> list[str]:
+    """Return a command that runs another one in its place, which gets SIGTERM when the thread that started it
+    ends, also by SIGKILL.
+
+    It does what `die_with_parent` does, without a function between fork and exec: where other threads run, as
+    they do wherever output is read, such a function may wait for ever for a lock that one of them held, and
+    the parent with it (https://docs.python.org/3/library/subprocess.html, warning on `preexec_fn`).
+
+    Raises:
+        FileNotFoundError: there is no such program.
+    """
+    if shutil.which(line[0]) is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), line[0])
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *line]
+
+
 def die_with_parent(number: signal.Signals = signal.SIGTERM) -> Callable[[], None] | None:
     """Return a function for `subprocess.Popen(preexec_fn=...)`: the child gets this signal when the thread
     that made it ends, also by SIGKILL. None where the system has no such thing.
@@ -94,3 +115,11 @@ def die_with_parent(number: signal.Signals = signal.SIGTERM) -> Callable[[], Non
             os._exit(1)
 
     return ask
+
+
+if __name__ == "__main__":
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, int(signal.SIGTERM), 0, 0, 0)
+        if os.getppid() != int(sys.argv[1]):  # it ended before we asked
+            sys.exit(1)
+    os.execvp(sys.argv[2], sys.argv[2:])  # noqa: S606  no shell

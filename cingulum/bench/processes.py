@@ -72,7 +72,7 @@ class Running:
     def _start(self, one: Process) -> None:
         self._stderr[one] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  closed by `_end`
         process = self._started[one] = subprocess.Popen(
-            one.argv,
+            processes.dying_with_us(one.argv),
             env={**os.environ, **one.environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -80,7 +80,6 @@ class Running:
             text=True,
             errors="replace",
             start_new_session=True,  # Ctrl-C is ours to answer
-            preexec_fn=processes.die_with_parent(signal.SIGTERM),
         )
 
         def read() -> None:
@@ -120,11 +119,15 @@ class Running:
             try:
                 one, line = self._lines.get(timeout=left)
             except queue.Empty:
-                late = ", ".join(one.name for one in of if one not in said)
-                raise WorldError(f"{of[0].group}: no {word!r} from {late} within {seconds:.0f} s.") from None
+                late = [one for one in of if one not in said]
+                names = ", ".join(one.name for one in late)
+                raise WorldError(
+                    f"{of[0].group}: no {word!r} from {names} within {seconds:.0f} s.\n"
+                    + "\n".join(f"{one.name}: {self._last_words(one)}" for one in late)
+                ) from None
             if not line:
                 # It may end before others have said theirs.
-                if one in said and self._started[one].wait() == 0:
+                if one in said and self._exit_code(one) == 0:
                     continue
                 raise WorldError(self._failure(one))
             if line.startswith(word):
@@ -146,14 +149,24 @@ class Running:
             if code:
                 raise WorldError(self._failure(one))
 
+    def _exit_code(self, one: Process) -> int | None:
+        """Return the exit code of a process that has closed its output; None: it does not end."""
+        try:
+            return self._started[one].wait(_END_S)
+        except subprocess.TimeoutExpired:
+            return None
+
     def _failure(self, one: Process) -> str:
-        code = self._started[one].wait()
+        code = self._exit_code(one)
+        how = "closed its output and does not end" if code is None else f"failed (exit code {code})"
+        return f"{one.group}: {one.name} {how}:\n{self._last_words(one)}"
+
+    def _last_words(self, one: Process) -> str:
         self._stderr[one].seek(0)
         lines = self._stderr[one].read().strip().splitlines()
         # A command of ours says in one line what is wrong; a traceback has its cause at the end.
         said = next((line.strip() for line in lines if line.strip().startswith("error: ")), None)
-        told = said or "\n".join(lines[-15:]) or "it wrote no message"
-        return f"{one.group}: {one.name} failed (exit code {code}):\n{told}"
+        return said or "\n".join(lines[-15:]) or "it wrote no message"
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -176,7 +189,8 @@ class Running:
         finally:  # a second Ctrl-C too
             for process in self._started.values():
                 _signal(process, signal.SIGKILL)  # and whatever it has started and left
-                process.wait()
+                with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel keeps it, for a disk say
+                    process.wait(_END_S)
         for reader in self._readers:
             reader.join(_END_S)
         for process, reader in zip(self._started.values(), self._readers, strict=False):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cingulum.commands.options import JobId
-from trainer.errors import JobError
+from trainer.errors import JobError, StoreError
+from trainer.transient import TransientErrors
 
 if TYPE_CHECKING:
     from jobs.job import Job
@@ -54,7 +55,7 @@ def logs(
                 f"Job {job.label} has {len(paths)} tasks.",
                 cure=f"Name one: cingulum logs {job.label}_0 --follow",
             )
-        _follow(store, wanted, next(iter(paths.values())))
+        _follow(store, wanted, job, chosen, next(iter(paths.values())))
         return
     for name, path in paths.items():
         if len(paths) > 1:
@@ -76,7 +77,7 @@ def _paths(job: Job, chosen: int | None) -> dict[str, Path]:
     }
 
 
-def _follow(store: Store, identity: str, path: Path) -> None:
+def _follow(store: Store, identity: str, job: Job, chosen: int | None, path: Path) -> None:
     """Print what is there and what comes, until the job has ended and all of it is printed."""
     from cingulum.commands import job_display
     from jobs.requests import known
@@ -85,13 +86,15 @@ def _follow(store: Store, identity: str, path: Path) -> None:
     position, asked = 0, -ASK_S
     ended = False
     warned: set[str] = set()
+    unread = TransientErrors("the store of jobs could not be read", kinds=(StoreError, OSError))
     waits = not path.exists()
     while True:
         position = _copy(path, position)
         if ended:
             return
         if time.monotonic() - asked >= ASK_S:
-            job, chosen = known.current(store, identity, warned=warned, warn=tell)
+            with unread.survived():
+                job, chosen = known.current(store, identity, warned=warned, warn=tell)
             if waits:
                 typer.echo(f"{job_display.progress(job)}; no output yet", err=True)
                 waits = False

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cingulum.commands.options import JobId
+from trainer.errors import StoreError
+from trainer.transient import TransientErrors
 
 if TYPE_CHECKING:
     from jobs.job import Job
@@ -44,8 +46,9 @@ def wait(
     store = known.opened(tell)
     began, pause, said = time.monotonic(), FIRST_S, ""
     warned: set[str] = set()
+    unread = TransientErrors("the store of jobs could not be read", kinds=(StoreError, OSError))
+    job, task = known.current(store, identity, warned=warned, warn=tell)
     while True:
-        job, task = known.current(store, identity, warned=warned, warn=tell)
         news = job_display.progress(job)
         if news != said and not as_json:
             typer.echo(news, file=sys.stderr)
@@ -58,6 +61,8 @@ def wait(
             break
         time.sleep(pause if left is None else min(pause, left))
         pause = min(LONGEST_S, pause * 1.3)
+        with unread.survived():  # the exit code is the job's, not that of a database that restarts
+            job, task = known.current(store, identity, warned=warned, warn=tell)
     if as_json:
         typer.echo(json.dumps(describing.job(job), indent=1))
     if code is None:

@@ -1,11 +1,15 @@
 """Processes that are timed in turn, and stand still while others are."""
 
+import os
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from cingulum.bench import processes as bench_processes
 from cingulum.bench.processes import Contestant, Process, Running
 from trainer.bench.spreads import ratios, spread
 from trainer.errors import WorldError
@@ -100,3 +104,106 @@ def test_a_process_that_fails_after_its_word_is_named_while_others_are_waited_fo
         pytest.raises(WorldError, match="first failed"),
     ):
         running.hear([first, last], 20, "done")
+
+
+def watched(body: str, limit_s: float) -> Process:
+    """A process whose watch has seen `body` begin."""
+    lines = [
+        "import sys, time",
+        "from trainer.bench.watch import Watch",
+        "def stuck():",
+        "    time.sleep(60)",
+        f"with Watch({limit_s}, tick_s=0.01) as watch:",
+        *(f"    {line}" for line in body.splitlines()),
+    ]
+    return Process("ours", "part 1", [sys.executable, "-uc", "\n".join(lines)])
+
+
+def test_a_rank_that_gets_nowhere_is_named_with_what_it_does_and_where():
+    process = watched('watch.beat("training step 3 of a block")\nstuck()', 0.2)
+    said = (
+        r"ours: part 1 failed \(exit code 1\):\nerror: rank 0 @ .*: no progress for \d+ s "
+        r"while training step 3 of a block, in stuck \("
+    )
+    with pytest.raises(WorldError, match=said), Running([process]) as running:
+        running.hear([process], 60, "done")
+
+
+def test_a_rank_that_is_stopped_or_rests_is_not_taken_for_one_that_hangs():
+    process = watched('print("ready")\nsys.stdin.readline()\nwatch.rest()\ntime.sleep(1)\nprint("done")', 0.5)
+    with Running([process]) as running:
+        running.hear([process], 60, "ready")
+        pid = running._started[process].pid
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(1)
+        os.kill(pid, signal.SIGCONT)
+        running.say("go")
+        running.hear([process], 60, "done")
+
+
+def test_a_process_that_closes_its_output_and_stays_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(bench_processes, "_END_S", 0.2)
+    line = [sys.executable, "-c", "import os, time; os.close(1); time.sleep(60)"]
+    process = Process("ours", "part 1", line)
+    with (
+        pytest.raises(WorldError, match="ours: part 1 closed its output and does not end"),
+        Running([process]) as running,
+    ):
+        running.hear([process], 60, "ready")
+
+
+def test_who_is_late_is_named_with_what_it_wrote():
+    says = [sys.executable, "-uc", "import sys; sys.stderr.write('waits for a disk'); print('up'); input()"]
+    late = Process("ours", "part 1", says)
+    with (
+        pytest.raises(
+            WorldError, match=r"ours: no 'ready' from part 1 within 0 s\.\npart 1: waits for a disk"
+        ),
+        Running([late]) as running,
+    ):
+        running.hear([late], 60, "up")
+        running.hear([late], 0, "ready")
+
+
+HANGS_AFTER_FORK = """
+import os, sys, threading, time
+from cingulum.bench.processes import Process, Running
+os.register_at_fork(after_in_child=lambda: time.sleep(600))
+process = Process("ours", "part 1", [sys.executable, "-uc", "print('ready'); input()"])
+with Running([process]) as running:
+    running.hear([process], 60, "ready")
+"""
+
+
+def test_what_a_fork_of_this_program_would_wait_for_hinders_no_start():
+    """Between fork and exec a lock may stay held for ever that another thread held, such as of a reader."""
+    subprocess.run([sys.executable, "-c", HANGS_AFTER_FORK], timeout=60, check=True)
+
+
+DIES = """
+import os, sys
+from cingulum.bench.processes import Process, Running
+process = Process("ours", "part 1", [sys.executable, "-uc", "print('ready'); input()"])
+with Running([process]) as running:
+    running.hear([process], 60, "ready")
+    print(running._started[process].pid, flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_processes_end_with_a_benchmark_that_is_killed():
+    done = subprocess.run(
+        [sys.executable, "-c", DIES], stdout=subprocess.PIPE, text=True, timeout=60, check=False
+    )
+    began = time.monotonic()
+    while Path(f"/proc/{int(done.stdout)}").exists():
+        assert time.monotonic() - began < 20
+        time.sleep(0.01)
+
+
+def test_a_program_that_is_not_there_is_named_at_the_start():
+    with (
+        pytest.raises(FileNotFoundError, match="no-such-program"),
+        Running([Process("a", "b", ["no-such-program"])]),
+    ):
+        pass

@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from cingulum.service import outgoing
+from cingulum.service import webhook as webhook_module
 from cingulum.service.outgoing import RefusedError
 from cingulum.service.webhook import Webhook
 from trainer.errors import InputError
@@ -174,3 +175,20 @@ def test_figures_for_prometheus_are_a_handful(client):
     lines = [line for line in answer.text.splitlines() if not line.startswith("#")]
     assert 'cingulum_jobs{state="RUNNING"} 2' in lines and 'cingulum_jobs{state="LOST"} 0' in lines
     assert len(lines) < 30 and all(len(line.split()) == 2 for line in lines)
+
+
+def test_an_error_that_nobody_foresaw_ends_one_round_and_not_the_webhook(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(webhook_module, "LOOK_S", 0.01)
+    warned, rounds, again = [], [], threading.Event()
+    hook = Webhook(store, "https://host.example/", tmp_path, warn=warned.append)
+
+    def tell() -> None:
+        rounds.append(1)
+        if len(rounds) == 1:
+            raise ValueError("a row of another version")
+        again.set()
+
+    monkeypatch.setattr(hook, "tell", tell)
+    hook.start()
+    assert again.wait(20) and warned == ["warning: the webhook waits: a row of another version"]
+    hook.end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -14,11 +15,13 @@ from jobs import processes
 from jobs.launchers.base import Launch
 from jobs.launchers.mpirun import Mpirun
 from jobs.ledger import Ledger
+from jobs.requests import known
 from jobs.sites import HERE
 from jobs.spec import JobSpec
 from jobs.store import Store
 from jobs.submission import submit
 from jobs.terms import TERMS, Terms
+from trainer.errors import StoreError
 
 SLEEPS = "touch begun; exec sleep 600"
 # Does not save when it is told to.
@@ -49,11 +52,11 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     yield started
     for folder in (tmp_path / "home" / "jobs").glob("*"):
-        known = Ledger.read(folder)
-        if known is not None:
-            processes.tell(known.pid, known.process, signal.SIGKILL)
-            for entry in known.tasks:
-                processes.end_marked(f"{known.token}.{entry.task}")
+        ledger = Ledger.read(folder)
+        if ledger is not None:
+            processes.tell(ledger.pid, ledger.process, signal.SIGKILL)
+            for entry in ledger.tasks:
+                processes.end_marked(f"{ledger.token}.{entry.task}")
 
 
 def wait(*words: str) -> int:
@@ -98,3 +101,27 @@ def test_one_that_goes_on_gives_124_and_one_that_is_not_there_2(start, capsys) -
     assert wait("mpirun-99") == 2
     assert wait(job, "mpirun-99") == 2  # one at a time
     assert "wait" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["wait", "logs"])
+def test_a_database_that_does_not_answer_for_a_moment_is_not_the_end_of_a_job(
+    start, tmp_path, monkeypatch, command
+):
+    label = start("until [ -e go ]; do sleep 0.02; done; exit 3")
+    plain, failures = known.current, []
+
+    def current(*arguments, **options):
+        if len(failures) in (1, 2):
+            failures.append("failed")
+            (tmp_path / "go").touch()
+            raise StoreError("the database does not answer")
+        failures.append("worked")
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(known, "current", current)
+    monkeypatch.setattr(sys.modules["cingulum.commands.logs"], "ASK_S", 0.1)
+    if command == "wait":
+        assert wait(label) == 3
+    else:
+        assert cli.run(["logs", label, "--follow"]) == 0
+    assert failures.count("failed") == 2

@@ -11,24 +11,40 @@ from typing import Any
 
 import numpy as np
 
+from trainer.bench.watch import Watch
 
-def answer(world: Any, block: Callable[[], Any]) -> None:
+
+def answer(world: Any, block: Callable[[], Any], watch: Watch | None = None) -> None:
     """Warm up, write the ranks' process ids, and time a block for each line `go` that rank 0 reads.
 
     Args:
         world: all ranks; rank 0 writes `ready [PID, ...]`, and `done [...]` for each block.
         block: trains one block; returns what `done` has of this rank.
+        watch: of this rank; it rests while the rank waits for a line. None: nobody watches.
     """
+    watch = watch or Watch()
+    watch.beat("training the first block")
     block()
-    _say(world, "ready", os.getpid())
-    while world.broadcast_object(world.is_main and sys.stdin.readline() == "go\n"):
-        _say(world, "done", block())
+    word: str = "ready"
+    told: Any = os.getpid()
+    while True:
+        watch.beat(f"telling the other ranks that it is {word}")
+        _say(world, word, told)
+        watch.rest()
+        if not world.broadcast_object(world.is_main and sys.stdin.readline() == "go\n"):
+            return
+        watch.beat("training a block")
+        word, told = "done", block()
 
 
-def seconds_of(learner: Any, batches: Iterable[tuple[Any, Any, Any]]) -> list[float]:
+def seconds_of(
+    learner: Any, batches: Iterable[tuple[Any, Any, Any]], watch: Watch | None = None
+) -> list[float]:
     """Train a step on each batch; returns the seconds of each."""
-    seconds = []
+    seconds: list[float] = []
     for batch in batches:
+        if watch is not None:
+            watch.beat(f"training step {len(seconds) + 1} of a block")
         started = time.perf_counter()
         np.asarray(learner.train_step(*batch))
         seconds.append(time.perf_counter() - started)

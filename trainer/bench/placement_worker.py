@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainer.bench import blocks
+from trainer.bench.watch import Watch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,9 +45,15 @@ class PlacementJob:
 def main() -> None:
     """Time what the job on the command line describes, a block each time that a line comes."""
     job = PlacementJob(**json.loads(sys.argv[1]))
-    strategy, world = begin(job)
-    _, learner, batch = prepared(job, strategy, world)
-    blocks.answer(world, lambda: blocks.seconds_of(learner, itertools.repeat(batch, job.steps)))
+    with Watch() as watch:
+        watch.beat("importing TensorFlow and meeting the other ranks")
+        strategy, world = begin(job)
+        watch.beat("building the network")
+        _, learner, batch = prepared(job, strategy, world)
+        batches = itertools.repeat(batch)
+        blocks.answer(
+            world, lambda: blocks.seconds_of(learner, itertools.islice(batches, job.steps), watch), watch
+        )
 
 
 def strategy_of(job: PlacementJob) -> Any:

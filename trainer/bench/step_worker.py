@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainer.bench import blocks
+from trainer.bench.watch import Watch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,9 +49,12 @@ def main() -> None:
     from trainer.ranks import starting
 
     quiet.leave_out_what_keras_can_do_without()
-    world = starting.init(threads=1)
-    block = _in_turn(job) if job.kind == "overhead" else _our_block(job)
-    blocks.answer(world, block)
+    with Watch() as watch:
+        watch.beat("importing TensorFlow and meeting the other ranks")
+        world = starting.init(threads=1)
+        watch.beat("building the network")
+        block = _in_turn(job) if job.kind == "overhead" else _our_block(job)
+        blocks.answer(world, block, watch)
 
 
 def _in_turn(job: StepJob) -> Callable[[], list[float]]:
