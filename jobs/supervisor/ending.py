@@ -19,7 +19,7 @@ from jobs.supervisor.slurm_calls import Question, Slurm
 
 # A controller that is being restarted answers later.
 TRIES, PAUSE_S = 10, 15.0
-_LOOK_S = 1.0
+_LOOK_S = 0.2
 # They say how a start ended, whatever Slurm did to it.
 _NO_FAILURES = (decisions.DONE, decisions.UNUSABLE, decisions.SAVED, decisions.FENCED)
 _DOWN = "down, reports Slurm: powered off, or its link is cut"

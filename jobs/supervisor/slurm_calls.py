@@ -3,9 +3,9 @@
 A question runs beside what the supervisor does: a controller may take longer than Slurm leaves to a start.
 """
 
+import os
 import re
 import subprocess
-import tempfile
 import time
 from typing import Any, Callable, List, Optional, Sequence
 
@@ -14,6 +14,7 @@ from jobs.supervisor.decisions import Facts
 ASK_S = 30.0
 CHANGE_S = 60.0
 _LOOK_S = 0.02
+_PART = 65536
 _NOTHING = ("", "(null)", "None", "N/A")
 
 
@@ -70,26 +71,42 @@ class Question:
     def __init__(self, line: Sequence[str], limit_s: float, parse: Callable[[str], Any]) -> None:
         self._parse = parse
         self._until = time.monotonic() + limit_s
+        self._output = b""
         self._process = None  # type: Optional[subprocess.Popen[bytes]]
         try:
-            # A file: a pipe would be held open by whatever the command leaves running.
-            self._output = tempfile.TemporaryFile()  # noqa: SIM115  closed with the question
+            # A pipe, since the host's disk may be full. Its end is not waited for: what the command leaves
+            # running may hold it open.
             self._process = subprocess.Popen(
-                line, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.DEVNULL
+                line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             )
+            os.set_blocking(_pipe(self._process), False)
         except OSError:
             pass
 
     @property
     def is_over(self) -> bool:
         """Whether there is an answer, or there will be none; ends a command that takes too long."""
-        if self._process is None or self._process.poll() is not None:
+        if self._process is None:
             return True
-        if time.monotonic() < self._until:
+        has_ended = self._process.poll() is not None
+        self._read(self._process)
+        if not has_ended and time.monotonic() < self._until:
             return False
-        self._process.kill()
-        self._process.wait()
+        if not has_ended:
+            self._process.kill()
+            self._process.wait()
         return True
+
+    def _read(self, process: "subprocess.Popen[bytes]") -> None:
+        """Read what is there: a command that has more to say than a pipe holds would wait."""
+        while True:
+            try:
+                part = os.read(_pipe(process), _PART)
+            except BlockingIOError:
+                return
+            if not part:
+                return
+            self._output += part
 
     def answer(self) -> Any:
         """Return the answer; waits for it."""
@@ -97,8 +114,13 @@ class Question:
             time.sleep(_LOOK_S)
         if self._process is None or self._process.returncode != 0:
             return None
-        self._output.seek(0)
-        return self._parse(self._output.read().decode(errors="replace"))
+        return self._parse(self._output.decode(errors="replace"))
+
+
+def _pipe(process: "subprocess.Popen[bytes]") -> int:
+    if process.stdout is None:
+        raise OSError("no pipe")
+    return process.stdout.fileno()
 
 
 class Slurm:

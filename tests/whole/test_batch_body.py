@@ -482,3 +482,10 @@ def test_the_end_of_a_job_is_in_its_folder_before_slurm_is_asked_for_names(bench
     bench.killed_unheard(f"{READY} exit 0")
     (task,) = json.loads((bench.folder / "state.json").read_text())["tasks"]
     assert (task["state"], task["exit_code"], task["hosts"]) == ("COMPLETED", 0, [])
+
+
+def test_an_answer_that_no_pipe_holds_is_read_and_none_is_waited_for_that_others_hold_open(bench):
+    """A thousand hosts, and a program that Slurm's command leaves running."""
+    bench.program("sinfo", "for n in {1..9000}; do echo n$n idle; done; echo 'n3 down*'; sleep 9 & exit 0")
+    assert bench.run("exit 1") == 1
+    assert bench.failures == [["1", "n3", "down, reports Slurm: powered off, or its link is cut"]]
