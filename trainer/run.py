@@ -62,7 +62,7 @@ def train(
     strategy = strategy or registry.of(config)
     who = f"rank {world.rank} @ {world.host}"
     with (
-        Watchdog(config.guards.timeout_s, who, lambda: world.abort(1)) as watchdog,
+        Watchdog(config.guards.timeout_s, who, lambda: world.abort(0 if watchdog.kept else 1)) as watchdog,
         StopRequest() as stop,
         contextlib.ExitStack() as holding,
     ):
@@ -122,8 +122,9 @@ def _train(
         data, model, optimizer, plan = prepare(config, world, strategy, folder)
 
         watchdog.beat("restoring", collective=True)
-        cursor = restore(folder, config, data, model, optimizer, world, reporter)
-        patience = _patience(config, data).resumed(cursor.best, cursor.waited)
+        rule = _patience(config, data)
+        cursor = restore(folder, config, data, model, optimizer, world, reporter, rule)
+        patience = rule.resumed(cursor.best, cursor.waited)
         telemetry = Recorder(config.telemetry, world, folder.path, deterministic=config.train.deterministic)
         leaving.enter_context(contextlib.closing(telemetry))
         setup = Setup(model, optimizer, world, data.task.loss(), data.task.scores(), telemetry.timeline)

@@ -42,11 +42,13 @@ def evaluate(
     from trainer.ranks.agreement import together
     from trainer.report import against_volumes
     from trainer.runs.finished_run import evaluate_run
+    from trainer.telling import tell
 
     def body() -> int:
         metrics = evaluate_run(run, split.value, world, allow_code or ())
         if not world.is_main:
             return 0
+        resuming.open_finished(run, note=tell)
         if as_json:
             typer.echo(json.dumps(metrics, indent=2))
             return 0

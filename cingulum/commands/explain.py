@@ -60,11 +60,12 @@ def explain(
 
     from trainer.quiet import import_tensorflow
     from trainer.run_folder import crossval_folder, resuming
+    from trainer.telling import tell
 
     # Before TensorFlow is loaded, which takes seconds.
     folds = crossval_folder.finished_runs(run) if crossval_folder.is_crossval(run) else None
     for one in folds or [run]:
-        resuming.open_finished(one)
+        resuming.open_finished(one, note=tell)
     import_tensorflow()
     from trainer.explain import story
 

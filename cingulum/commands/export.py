@@ -35,8 +35,9 @@ def export(
 
     from trainer.quiet import import_tensorflow
     from trainer.run_folder import resuming
+    from trainer.telling import tell
 
-    resuming.open_finished(run)  # before TensorFlow is loaded, which takes seconds
+    resuming.open_finished(run, note=tell)  # before TensorFlow is loaded, which takes seconds
     import_tensorflow()
     from trainer import export as exports
 
@@ -49,4 +50,5 @@ def export(
         typer.echo(
             f"{folder / about['file']}: the same outputs (largest difference {about['difference']:.1e})"
         )
-    typer.echo(f"{folder / 'MODEL_CARD.md'}")
+    if (folder / "MODEL_CARD.md").is_file():
+        typer.echo(f"{folder / 'MODEL_CARD.md'}")

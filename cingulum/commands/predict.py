@@ -69,8 +69,11 @@ def predict(
     from trainer.inference.predictor import Predictor
     from trainer.inference.requests import People, file_names, requests
     from trainer.inference.results import Results
+    from trainer.telling import tell
 
     runs = Ensemble.open([run, *(ensemble or [])], views(flip=tta, shifts=shifts), allow_code or ())
+    for member in runs.members:
+        resuming.open_finished(member.path, note=tell)
     people = People.read(covariates) if covariates is not None else None
     predictor = Predictor.build(runs, people=people, window=window, overlap=overlap, batch=batch)
     wanted = requests(images, runs.first.recipe.contrasts)

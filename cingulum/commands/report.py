@@ -36,13 +36,14 @@ def report(
     """
     from trainer import report as reports
     from trainer.errors import RunError
+    from trainer.telling import tell
 
     if len(runs) > 1:
         path = reports.write_comparison(runs, out or runs[0].parent / "comparison")
     elif out is not None:
         raise RunError("--out is for a comparison of runs.", cure="A run's report goes into its folder.")
     else:
-        path = reports.write(runs[0])
+        path = reports.write(runs[0], note=tell)
     typer.echo(json.dumps({"report": str(path)}) if as_json else f"report: {path}")
     if open_it:
         typer.launch(path.resolve().as_uri())

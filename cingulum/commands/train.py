@@ -169,8 +169,10 @@ def _train(
 
 
 def _summary(folder: Path, result: dict[str, Any]) -> str:
+    from trainer.attempts import attempt
     from trainer.report import against_volumes
     from trainer.telemetry import evidence
+    from trainer.telling import tell
 
     test = result.get("test")
     lines = [f"{folder}: {result['epochs']} epochs, {result['samples_per_second']:.1f} samples/s"]
@@ -178,13 +180,23 @@ def _summary(folder: Path, result: dict[str, Any]) -> str:
         names = {"accuracy": "accuracy", "auc": "AUC", "mae": "MAE", "r2": "R2", "dice": "mean Dice"}
         told = [f"{name} {test[key]:.3f}" for key, name in names.items() if test.get(key) is not None]
         lines.append(f"held-out: {', '.join(told)} on {test['n']} volumes")
-        linear = against_volumes.linear_line(folder, test)
+
+    def compared() -> None:
+        linear = against_volumes.linear_line(folder, test) if test is not None else None
         if linear is not None:
             lines.append(linear)
-    judged = evidence.found(folder)
-    if judged is not None:
-        lines.append(judged.summary if judged.is_well else f"{judged.summary} (cingulum diagnose {folder})")
-    lines.append(f"report: {folder / 'report.html'}")
+
+    def diagnosed() -> None:
+        judged = evidence.found(folder)
+        if judged is not None:
+            lines.append(
+                judged.summary if judged.is_well else f"{judged.summary} (cingulum diagnose {folder})"
+            )
+
+    attempt("the comparison with the baseline", compared, remedy=f"cingulum evaluate {folder}", note=tell)
+    attempt("the diagnosis", diagnosed, remedy=f"cingulum diagnose {folder}", note=tell)
+    if (folder / "report.html").is_file():
+        lines.append(f"report: {folder / 'report.html'}")
     return "\n".join(lines)
 
 

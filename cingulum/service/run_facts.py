@@ -99,7 +99,9 @@ class RunFacts:
         )
 
     def best(self, run: RunFolder) -> Best | None:
-        """Return the best epoch so far, by the metric that the run itself goes by."""
+        """Return the best epoch so far, by the metric that the run itself goes by; of a finished run, the one
+        whose weights it keeps.
+        """
         config, rows = self.config(run), self.rows(run)
         if config is None or not rows:
             return None
@@ -111,13 +113,22 @@ class RunFacts:
                 patience = patience.after({patience.metric: None, **row})
         except (CingulumError, TypeError):
             return None
-        if patience.best is None:
+        best = patience.best
+        if (kept := self._kept_epoch(run)) is not None:
+            best = next((row for row in rows if row.get("epoch") == kept), best)
+        if best is None:
             return None
-        values = {key: number(value) for key, value in patience.best.items() if key not in COUNTS}
+        values = {key: number(value) for key, value in best.items() if key not in COUNTS}
         found = {key: value for key, value in values.items() if value is not None}
-        return Best(
-            metric=patience.metric, value=found[patience.metric], epoch=patience.best["epoch"], values=found
-        )
+        if patience.metric not in found:
+            return None
+        return Best(metric=patience.metric, value=found[patience.metric], epoch=best["epoch"], values=found)
+
+    def _kept_epoch(self, run: RunFolder) -> object:
+        """The epoch whose weights a finished run keeps; None where it does not say so."""
+        result = self.json(run, run.result)
+        kept = result.get("kept") if isinstance(result, dict) else None
+        return kept.get("epoch") if isinstance(kept, dict) else None
 
     def curves(self, run: RunFolder) -> Curves:
         """Return what was measured at each epoch, and of each of the newest steps of rank 0."""

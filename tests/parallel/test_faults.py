@@ -16,6 +16,8 @@ BOUND_S = 60
 
 pytestmark = pytest.mark.slow
 
+ENDS_SOON = {"train__epochs": 1, "train__deterministic": False, "checkpoint__every_steps": None}
+
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory) -> Path:
@@ -113,3 +115,45 @@ def test_a_wrong_configuration_is_told_once_and_not_by_every_rank(tmp_path, shar
     assert outcome.exit_code == 2
     assert outcome.err.count("unknown key 'train.epocs'") == 1
     assert not (tmp_path / "run").exists()
+
+
+DENSE = {"task__name": "segmentation", "model__name": "unet3d", "model__options": {"depth": 2}}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "changes"),
+    [
+        (2, {"train__strategy": "data"}),
+        (2, {"train__strategy": {"name": "spatial"}, **DENSE, "model__width": 4}),
+        (2, {"train__strategy": {"name": "parameter-server", "placement": "colocated"}}),
+        (3, {"train__strategy": {"name": "parameter-server", "mode": "async"}}),
+    ],
+    ids=["data", "spatial", "servers", "async"],
+)
+def test_an_error_in_the_report_of_several_ranks_is_one_line_and_the_run_is_finished(
+    tmp_path, launch, ranks, changes
+):
+    shards = tiny_runs.make_shards(tmp_path / "shards", subjects=20, maps="task__name" in changes)
+    config = tiny_runs.write_config(tmp_path, shards, "run", **{**ENDS_SOON, **changes})
+    outcome = launch(ranks, "broken_report.py", "raise", "train", config)
+    assert outcome.exit_code == 0, outcome.err
+    folder = tmp_path / "run"
+    assert outcome.err.count("warning: ") == 1 and "Traceback" not in outcome.err
+    assert "report.html could not be made (ZeroDivisionError: nobody expected this" in outcome.err
+    assert f"cingulum report {folder}" in outcome.err
+    assert tiny_runs.result(folder)["test"]["n"] == 4
+    assert bool(list(folder.glob("evaluation/maps/*"))) == ("task__name" in changes)
+
+    again = launch(0, "command.py", "train", folder / "config.yaml", "train.strategy=data", "--resume")
+    assert again.exit_code == 0, again.err
+    assert "is finished already; writing what is missing: report.html." in again.err
+    assert (folder / "report.html").is_file()
+
+
+def test_a_report_that_nothing_ends_does_not_make_a_failure_of_a_finished_run(tmp_path, shards, launch):
+    config = tiny_runs.write_config(tmp_path, shards, "run", guards__timeout_s=20, **ENDS_SOON)
+    outcome = launch(2, "broken_report.py", "hang", "train", config)
+    assert outcome.exit_code == 0, outcome.err
+    assert "s while making report.html; " in outcome.err and "is finished all the same" in outcome.err
+    assert "Traceback" not in outcome.err and "ending all ranks" not in outcome.err
+    assert tiny_runs.result(tmp_path / "run")["test"]["n"] == 6

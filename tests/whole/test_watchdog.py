@@ -36,6 +36,21 @@ def test_a_rank_that_hangs_says_where_and_ends_the_world():
     assert seconds < 20
 
 
+def test_a_part_of_a_finished_run_that_hangs_is_no_failure():
+    done, _ = run(
+        """
+        with Watchdog(0.5, "rank 0 @ here", lambda: os._exit(0 if watchdog.kept else 1)) as watchdog:
+            watchdog.kept = "runs/demo is finished all the same"
+            watchdog.beat("making report.html", collective=True)
+            time.sleep(60)
+        """
+    )
+    assert done.returncode == 0
+    assert done.stderr == (
+        "[rank 0 @ here] no progress for 1 s while making report.html; runs/demo is finished all the same\n"
+    )
+
+
 def test_a_rank_that_beats_is_left_alone(capsys):
     ended = threading.Event()
     with Watchdog(0.4, "rank 0", ended.set) as watchdog:

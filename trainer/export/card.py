@@ -203,6 +203,7 @@ def _training(config: RunConfig, ran: RunRecord, result: Mapping[str, Any]) -> d
     return {
         "epochs": result.get("epochs"),
         "best_epoch": (result.get("best") or {}).get("epoch"),
+        "other_epoch": record.other_epoch(result),
         "steps": result.get("steps"),
         "ranks": ran.world_size,
         "gpus": sorted({name for rank in ran.gpus for name in rank or ()}),

@@ -45,10 +45,13 @@ class Watchdog:
 
     Attributes:
         missing: finds ranks that no longer answer, such as "rank 2 @ node08", within a few seconds.
+        kept: what to say of a run that has its result, where its last parts hang; empty before. The end is no
+            failure then.
     """
 
     def __init__(self, timeout_s: float, who: str, abort: Callable[[], None]) -> None:
         self.missing: Callable[[], Sequence[str]] = tuple
+        self.kept = ""
         self._timeout_s = timeout_s
         self._who = who
         self._abort = abort
@@ -88,6 +91,11 @@ class Watchdog:
         faulthandler.cancel_dump_traceback_later()
 
     def _bark(self, idle: float, what: str, missing: Sequence[str]) -> None:
+        if self.kept:
+            sys.stderr.write(f"[{self._who}] no progress for {idle:.0f} s while {what}; {self.kept}\n")
+            sys.stderr.flush()
+            self._abort()
+            return
         # Under the name of who is missing, and first: this is what people and batch scripts look for.
         for rank in missing:
             sys.stderr.write(

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 
-def write(folder: Path, result: dict[str, Any] | None = None) -> Path:
+def write(folder: Path, note: Callable[[str], object] | None = None) -> Path:
     """Write `report.html` into the folder of a run or of a cross-validation, and figures/ beside it.
 
     What the folder does not hold yet (a result, a test split, the shard set) is left out of the report.
 
     Args:
         folder: of the run or the cross-validation.
-        result: of a run that is about to write its result.json.
+        note: is told of each section and figure that could not be made; the page has the others.
 
     Returns:
         The path of the page.
@@ -29,8 +28,8 @@ def write(folder: Path, result: dict[str, Any] | None = None) -> Path:
 
     folder = Path(folder)
     if (folder / SUMMARY_NAME).is_file():
-        return crossval_page.render(folder).save(folder)
-    return run_page.render(story.read(folder, result)).save(folder)
+        return crossval_page.render(folder).save(folder, note)
+    return run_page.render(story.read(folder)).save(folder, note)
 
 
 def write_comparison(runs: Sequence[Path], folder: Path) -> Path:

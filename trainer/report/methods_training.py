@@ -8,6 +8,7 @@ from trainer import config as configuration
 from trainer.report.augmentation import phrases
 from trainer.report.sentences import blank, count, get
 from trainer.report.story import Story, number
+from trainer.run_folder import record
 
 _RULES = {"sgd": "stochastic gradient descent", "adam": "Adam", "adamw": "AdamW"}
 _LOSSES = {
@@ -121,7 +122,10 @@ def selection(story: Story, settings: dict[str, Any]) -> list[str]:
     best = get(story.result, "best.epoch")
     chosen = f" (epoch {best} of {story.result.get('epochs', len(story.epochs))})" if best else ""
     word = metric.removeprefix("val_").replace("_", " ")
+    why = record.other_epoch(story.result)
     said = [f"The weights of the epoch with the best validation {word} were kept{chosen}."]
+    if why:
+        said = [f"The weights of the epoch with the best validation {word} were to be kept. {why}"]
     if isinstance(stopping, dict):
         said.append(f"Training stopped after {stopping.get('patience')} epochs without improvement.")
     if story.judged == "test":

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
 import markupsafe
 
-from trainer.atomic import remove, write_bytes, write_text
+from trainer import attempts
+from trainer.atomic import make_folder, remove, write_bytes, write_text
 from trainer.report import figure
 from trainer.report.figure import Figure
 from trainer.report.judgement import interval, share
@@ -24,21 +26,39 @@ class Page:
         figures: its charts.
         tables: further tables by file name without ending, as CSV text.
         pictures: PNG by file name without ending.
+        failures: what could not be made, a sentence each.
     """
 
     html: str
     figures: tuple[Figure, ...]
     tables: dict[str, str]
     pictures: dict[str, bytes]
+    failures: tuple[str, ...] = ()
 
-    def save(self, folder: Path) -> Path:
+    def save(self, folder: Path, note: Callable[[str], object] | None = None) -> Path:
         """Write `report.html` and the folder `figures`; return the page's path.
+
+        Args:
+            folder: of the run, the cross-validation or the comparison.
+            note: is told of each figure that could not be drawn as PNG, and of `failures`; default: such an
+                error is raised.
 
         Raises:
             OSError: a file cannot be written.
         """
         beside = folder / "figures"
-        figure.save(self.figures, beside)
+        make_folder(beside)
+        for failure in self.failures if note is not None else ():
+            note(f"warning: {folder / 'report.html'}: {failure}")
+        for one in self.figures:
+            try:
+                figure.save((one,), beside)
+            except OSError:
+                raise
+            except Exception as error:
+                if note is None:
+                    raise
+                note(f"warning: {beside / one.name}.png could not be drawn ({attempts.reason(error)}).")
         for old in (*beside.glob("worst-*.png"), *beside.glob("typical-*.png")):
             remove(old)  # there may be fewer now
         for name, picture in self.pictures.items():

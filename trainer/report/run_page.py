@@ -32,24 +32,35 @@ from trainer.report.predictions import Found, Overlaps, Predictions
 from trainer.report.story import Story, number, read_json
 from trainer.report.subgroups import Subgroups
 from trainer.report.subgroups import of as subgroups_of
+from trainer.run_folder import record as run_record
 from trainer.telemetry import evidence
 
 
 def render(story: Story) -> Page:
     """Return the report of a run."""
     found = story.predictions[story.judged] if story.judged else None
-    judgement = judge(story, found) if found is not None else None
-    training = _training_figures(story)
-    spent = time_spent.of(story)
-    piped = pipeline.of(story)
-    divided, divided_cells = divided_network(story)
-    worst = _cases(story, found, worst=True)
-    typical = _cases(story, found, worst=False)
-    groups = cohort.groups(story)
-    apart = cohort.subjects_apart(story)
-    subgroups = subgroups_of(story, found) if found is not None else None
-    attributions = read_attributions(story)
-    told = methods.paragraphs(story, groups, [a.name for a in attributions])
+    section = story.section
+    judgement = section("The performance", lambda: judge(story, found) if found is not None else None, None)
+    training = section("The curves of the training", lambda: _training_figures(story), ())
+    spent = section("Where the time went", lambda: time_spent.of(story), None)
+    piped = section("The pipeline", lambda: pipeline.of(story), None)
+    divided, divided_cells = section("Who holds what", lambda: divided_network(story), (None, []))
+    worst = section("Pictures of the worst cases", lambda: _cases(story, found, worst=True), [])
+    typical = section("Pictures of examples", lambda: _cases(story, found, worst=False), [])
+    groups = section("The cohort", lambda: cohort.groups(story), [])
+    apart = section("Whether subjects are apart", lambda: cohort.subjects_apart(story), None)
+    subgroups = section(
+        "The subgroups", lambda: subgroups_of(story, found) if found is not None else None, None
+    )
+    attributions = section("The attributions", lambda: read_attributions(story), [])
+    told = section(
+        "The methods", lambda: methods.paragraphs(story, groups, [a.name for a in attributions]), []
+    )
+    stated = section(
+        "The checklist",
+        lambda: claim.checklist(_stated(story, told, judgement, worst, groups, subgroups, attributions)),
+        [],
+    )
     html = template("run.html.j2").render(
         story=story,
         split=story.judged,
@@ -58,13 +69,13 @@ def render(story: Story) -> Page:
         judgement=judgement,
         state=_state(story),
         training=training,
-        diagnosis=evidence.found(story.folder),
+        diagnosis=section("What limits the speed", lambda: evidence.found(story.folder), None),
         spent=spent,
         rank_header=time_spent.RANK_HEADER,
         host_header=time_spent.HOST_HEADER,
         prediction_header=time_spent.PREDICTION_HEADER,
         pipeline=piped,
-        chosen=chosen.of(story),
+        chosen=section("The choice of the strategy", lambda: chosen.of(story), None),
         chosen_header=chosen.HEADER,
         placement=divided,
         placement_header=placement.RANK_HEADER,
@@ -79,11 +90,11 @@ def render(story: Story) -> Page:
         attributions=attributions,
         methods=told,
         left_to_say=methods.left_to_say(story),
-        checklist=claim.checklist(_stated(story, told, judgement, worst, groups, subgroups, attributions)),
-        record=facts.record(story),
-        run_facts=facts.run_facts(story),
-        places=facts.places(story),
-        packages=facts.packages(story),
+        checklist=stated,
+        record=section("The reproducibility record", lambda: facts.record(story), []),
+        run_facts=section("The run in figures", lambda: facts.run_facts(story), []),
+        places=section("What ran where", lambda: facts.places(story), []),
+        packages=section("Software and machine", lambda: facts.packages(story), []),
     )
     tables = {}
     if groups:
@@ -96,7 +107,7 @@ def render(story: Story) -> Page:
     figures = (*judged, *training, *(spent.figures if spent is not None else ()))
     if piped is not None:
         figures += (piped,)
-    return Page(html, figures, tables, _pictures(worst, typical))
+    return Page(html, figures, tables, _pictures(worst, typical), tuple(story.failures))
 
 
 def judge(story: Story, found: Found) -> Judgement:
@@ -122,7 +133,7 @@ def divided_network(story: Story) -> tuple[Placement | None, list[tuple[Any, ...
 def _state(story: Story) -> str | None:
     """What is unusual about the run's state, for the top of the page."""
     if story.result:
-        return None
+        return run_record.other_epoch(story.result)
     if story.epochs:
         return f"This run is not finished: it has done {len(story.epochs)} epoch(s) so far."
     return "This run has not finished its first epoch."

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from trainer import attempts
 from trainer.config import yaml_reader
 from trainer.data.shards.shards import ShardSet
 from trainer.errors import ConfigError, ShardError
 from trainer.report import predictions
 from trainer.report.predictions import Found
+from trainer.run_folder import record
 from trainer.run_folder.record import RunFolder
 from trainer.run_folder.run_record import RunRecord
+
+T = TypeVar("T")
 
 # Types of those values of result.json and baseline.json that are taken apart.
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -59,7 +64,7 @@ class RecordedTask:
 
 @dataclass
 class Story:
-    """Everything a report is made from."""
+    """Everything a report is made from. `failures`: sections that could not be made, which are notes, too."""
 
     folder: Path
     config_text: str
@@ -71,6 +76,22 @@ class Story:
     predictions: dict[str, Found] = field(default_factory=dict)
     shards: ShardSet | None = None
     notes: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def section(self, name: str, make: Callable[[], T], otherwise: T) -> T:
+        """Return a section of the report; where an error of any kind comes of it, a note and `otherwise`.
+
+        Args:
+            name: in words.
+            make: the section.
+            otherwise: what the page has without it.
+        """
+        try:
+            return make()
+        except Exception as error:
+            self.failures.append(f"{name} could not be made ({attempts.reason(error)}).")
+            self.notes.append(self.failures[-1])
+            return otherwise
 
     @property
     def name(self) -> str:
@@ -98,8 +119,8 @@ class Story:
         return any("phantom" in str(text).lower() for text in said if text)
 
 
-def read(folder: Path, result: dict[str, Any] | None = None) -> Story:
-    """Read a run folder; `result` stands for a result.json that is not written yet.
+def read(folder: Path) -> Story:
+    """Read a run folder.
 
     Raises:
         RunError: it does not exist, or has no config.yaml.
@@ -117,9 +138,9 @@ def read(folder: Path, result: dict[str, Any] | None = None) -> Story:
     story.facts, wrong = RunRecord.usable(read_json(story, "run.json"))
     for key in wrong:
         story.notes.append(_of_another_type("run.json", key))
-    story.result = (
-        _read_facts(story, "result.json") if result is None else _usable(story, "result.json", result)
-    )
+    story.result = _read_facts(story, "result.json")
+    if why := record.other_epoch(story.result):
+        story.notes.append(why)
     story.baseline = _read_facts(story, "baseline.json")
     story.epochs = _read_epochs(story)
     for split in ("validation", "test"):
@@ -156,10 +177,7 @@ def read_json(story: Story, name: str) -> dict[str, Any]:
 
 def _read_facts(story: Story, name: str) -> dict[str, Any]:
     """Those of its values that the report can work with."""
-    return _usable(story, name, read_json(story, name))
-
-
-def _usable(story: Story, name: str, facts: dict[str, Any]) -> dict[str, Any]:
+    facts = read_json(story, name)
     return {key: part for key, part in facts.items() if _is_usable(story, name, key, part)}
 
 

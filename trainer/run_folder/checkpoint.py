@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     import keras
 
 __all__ = [
-    "Cursor", "Found", "Owner", "check", "cursor_from", "discard_partial", "find", "least_bytes", "path_of",
-    "prune", "random_states", "read_cursor", "restore", "run_of", "save",
+    "Cursor", "Found", "Owner", "check", "cursor_from", "discard_partial", "find", "least_bytes",
+    "load_weights", "path_of", "prune", "random_states", "read_cursor", "restore", "run_of", "save",
 ]  # fmt: skip
 
 _PARTIAL = ".partial"
@@ -204,13 +204,12 @@ def restore(path: Path, model: keras.Model, optimizer: keras.optimizers.Optimize
         RunError: the checkpoint is of another network or optimizer.
     """
     try:
-        model.load_weights(path / "model.keras")
-    except (ValueError, KeyError, TypeError, OSError, RuntimeError, zipfile.BadZipFile) as error:
-        reason = str(error).partition("\n")[0][:200]
+        load_weights(path / "model.keras", model)
+    except RunError as error:
         raise RunError(
-            f"{path}: was written for another network ({reason}).",
-            cure="Restore the network as it was (its own file, the version of Keras), or move this folder "
-            "away to go on from the checkpoint before.",
+            error.message,
+            cure="Restore the network as it was (its own file, the version of Keras), or move the checkpoint "
+            "away to go on from the one before.",
             path=path,
         ) from None
     if format_of(path) == 1:
@@ -224,6 +223,19 @@ def restore(path: Path, model: keras.Model, optimizer: keras.optimizers.Optimize
         raise RunError(
             f"{path / 'cursor.json'}: cannot be used ({error!r:.200}).", path=path / "cursor.json"
         ) from None
+
+
+def load_weights(path: Path, model: keras.Model) -> None:
+    """Put the weights of a `.keras` file into a network.
+
+    Raises:
+        RunError: it is damaged, or of another network.
+    """
+    try:
+        model.load_weights(path)
+    except (ValueError, KeyError, TypeError, OSError, RuntimeError, zipfile.BadZipFile) as error:
+        reason = str(error).partition("\n")[0][:200]
+        raise RunError(f"{path}: was written for another network ({reason}).", path=path) from None
 
 
 def prune(folder: Path, keep: int, best_step: int | None, *, step: int | None = None) -> None:

@@ -9,7 +9,7 @@
       model.keras      the best epoch's network, ready for use
       baseline.json    what a linear model on tissue volumes reaches
       checkpoints/  evaluation/  tensorboard/  figures/  report.html
-      result.json      final and best metrics; written after all else, so its presence means "finished"
+      result.json      final and best metrics; written after all that was computed; says "finished"
 
 docs/reference/run-folder.md describes every key.
 """
@@ -137,6 +137,17 @@ def read_json(path: Path) -> Any:
         raise RunError(f"{path}: is missing from the run folder.", path=path) from None
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: is damaged ({error}).", path=path) from None
+
+
+def other_epoch(result: Mapping[str, Any]) -> str | None:
+    """Return why model.keras does not have the best epoch's weights, in one sentence; None where it has.
+
+    Args:
+        result: content of result.json.
+    """
+    kept = result.get("kept")
+    why = kept.get("why") if isinstance(kept, dict) else None
+    return why if isinstance(why, str) else None
 
 
 def differences(stored: RunConfig, given: RunConfig) -> dict[str, tuple[Any, Any]]:

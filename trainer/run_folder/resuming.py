@@ -4,11 +4,12 @@ by the launcher that started it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -54,8 +55,12 @@ def where(folder: RunFolder) -> list[str]:
     return [_override("runs", str(folder.path.parent)), *renamed]
 
 
-def open_finished(path: Path) -> RunFolder:
+def open_finished(path: Path, note: Callable[[str], object] | None = None) -> RunFolder:
     """Open a run folder whose training is done.
+
+    Args:
+        path: of the run folder.
+        note: is told where its network is not the best epoch's.
 
     Raises:
         RunError: not a run folder, or training has not ended yet.
@@ -70,6 +75,11 @@ def open_finished(path: Path) -> RunFolder:
             cure=cure(folder),
             path=path,
         )
+    if note is not None:
+        with contextlib.suppress(RunError):  # a damaged result.json says so where it is needed
+            why = record.other_epoch(record.read_json(folder.result))
+            if why:
+                note(f"note: {path}: {why}")
     return RunFolder.open(path)
 
 
@@ -118,28 +128,43 @@ def check_place(config_path: Path, overrides: Sequence[str], config: RunConfig) 
 def check_not_lost(folder: RunFolder, config: RunConfig) -> None:
     """Refuse to restart a run at step 0 whose checkpoints were removed by hand.
 
-    A run that was killed in its first epoch has no checkpoint yet, and starts again.
+    A run that was killed in its first epoch has no checkpoint yet, and starts again. A finished one needs
+    none, unless there is more to train. Of one that stops early, `restoring.restore` knows.
 
     Raises:
         RunError: says what is there, and what to do.
     """
     if any(folder.checkpoints.glob("step-*")):  # whether they are whole, `checkpoint.find` tells
         return
-    try:
-        epochs = len(folder.metrics.read_bytes().splitlines())
-    except FileNotFoundError:
-        epochs = 0
     # A row is written just before its checkpoint. The first epoch has one, unless what early stopping
     # watches could not be computed, such as an AUC of one class.
-    due = 1 if config.train.early_stopping is None else config.checkpoint.every_epochs
-    if epochs <= due and not folder.result.is_file():
-        return
-    raise RunError(
-        f"{folder.path}: was trained for {epochs} epochs, but checkpoints/ is empty.",
+    stops_early = config.train.early_stopping is not None
+    due = config.checkpoint.every_epochs if stops_early else 1
+    if not folder.result.is_file():
+        is_lost = _epochs(folder) > due
+    else:
+        is_lost = _epochs(folder) < config.train.epochs and not stops_early
+    if is_lost:
+        raise checkpoints_lost(folder)
+
+
+def checkpoints_lost(folder: RunFolder) -> RunError:
+    """Return the error of a run that was trained, and has no checkpoint to go on from."""
+    return RunError(
+        f"{folder.path}: was trained for {_epochs(folder)} epochs, but checkpoints/ "
+        f"{'has none that is whole' if any(folder.checkpoints.glob('step-*')) else 'is empty'}.",
         cure=f"Restore the checkpoints. To train from the start, remove {folder.path}, or give "
         "another name: name=...",
         path=folder.path,
     )
+
+
+def _epochs(folder: RunFolder) -> int:
+    """Epochs that metrics.jsonl has."""
+    try:
+        return len(folder.metrics.read_bytes().splitlines())
+    except FileNotFoundError:
+        return 0
 
 
 def launcher(environment: Mapping[str, str], parent: Sequence[str], own: Sequence[str]) -> list[str]:

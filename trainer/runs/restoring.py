@@ -1,8 +1,14 @@
-"""The state of a run: restored from its newest whole checkpoint or another run's weights, and saved."""
+"""The state of a run: restored from its newest whole checkpoint or another run's weights, saved, and the
+weights that are kept of it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import keras
 
@@ -11,8 +17,9 @@ from trainer.config import RunConfig
 from trainer.errors import NO_SPACE, CingulumError, RunError, no_space
 from trainer.progress import Reporter
 from trainer.ranks.agreement import agree
+from trainer.ranks.stopping import Patience
 from trainer.ranks.world import World
-from trainer.run_folder import checkpoint, record
+from trainer.run_folder import checkpoint, record, resuming
 from trainer.run_folder.checkpoint import Cursor
 from trainer.run_folder.record import RunFolder
 from trainer.run_folder.run_record import RunRecord, owner
@@ -30,13 +37,18 @@ def restore(
     optimizer: keras.Optimizer,
     world: World,
     reporter: Reporter,
+    patience: Patience,
 ) -> Cursor:
-    """Put the newest whole checkpoint into rank 0's network and optimizer; the cursor goes to all ranks."""
+    """Put the newest whole checkpoint into rank 0's network and optimizer; the cursor goes to all ranks.
+
+    A finished run is left as it is where its last checkpoint is lost: the cursor is that of its result.
+    """
+    steps_per_epoch = preparation.steps_per_epoch(config, data)
 
     def begin() -> Cursor:
         if config.train.transfer.start_from is not None:
             reporter.note(transfer.start(model, config.train.transfer.start_from))
-        return Cursor(step=0, steps_per_epoch=preparation.steps_per_epoch(config, data))
+        return Cursor(step=0, steps_per_epoch=steps_per_epoch)
 
     def read() -> Cursor:
         if folder.is_new:
@@ -47,6 +59,11 @@ def restore(
         found = checkpoint.find(folder.checkpoints, owner(folder))
         for path, reason in found.skipped:
             reporter.note(f"skipped the checkpoint {path}: {reason}.")
+        end = finished_cursor(folder, patience, steps_per_epoch, config.train.epochs)
+        if end is not None and (found.path is None or checkpoint.read_cursor(found.path).step < end.step):
+            return end
+        if found.path is None and folder.result.is_file():
+            raise resuming.checkpoints_lost(folder)
         if found.path is None:
             reporter.note(f"{folder.path}: there is no checkpoint to resume from; starting at step 0.")
             return begin()
@@ -61,6 +78,115 @@ def restore(
         variable.assign(world.broadcast(variable.numpy()))
     fields = world.broadcast_object(dataclasses.asdict(cursor) if cursor else None)
     return checkpoint.cursor_from(fields)
+
+
+def finished_cursor(
+    folder: RunFolder, patience: Patience, steps_per_epoch: int, epochs: int
+) -> Cursor | None:
+    """Return where a finished run stands by its result and its epochs, without its checkpoints.
+
+    Args:
+        folder: of the run.
+        patience: the rule by which the run ends early, at its start.
+        steps_per_epoch: updates per epoch.
+        epochs: of the configuration as given now.
+
+    Returns:
+        None where there is no result, a file is damaged, or these epochs are not the whole run.
+    """
+    try:
+        result = record.read_json(folder.result)
+        lines = folder.metrics.read_text(encoding="utf-8").splitlines()
+        rows = tuple(json.loads(line) for line in lines)
+        step, done = int(result["steps"]), int(result["epochs"])
+        best_step = None
+        for row in rows:
+            patience = patience.after({patience.metric: None, **row})
+            if patience.waited == 0:
+                best_step = row["epoch"] * steps_per_epoch
+    except (RunError, OSError, ValueError, KeyError, TypeError):
+        return None
+    if done != len(rows) or step != done * steps_per_epoch or not (done >= epochs or patience.exhausted):
+        return None
+    return Cursor(step, steps_per_epoch, rows, (0.0, 0.0, 0.0), patience.best, best_step, patience.waited)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The checkpoint whose weights a run keeps as model.keras.
+
+    Attributes:
+        path: of the checkpoint.
+        row: of metrics.jsonl, of its epoch; None where no epoch could be rated.
+        why: one sentence, where it is not the best epoch's.
+    """
+
+    path: Path
+    row: dict[str, Any] | None
+    why: str | None = None
+
+    def told(self, cursor: Cursor) -> dict[str, Any]:
+        """Return the keys of result.json that say which weights are in model.keras."""
+        step = checkpoint.read_cursor(self.path).step
+        about = {"epoch": step // cursor.steps_per_epoch, "step": step}
+        return {"best": self.row, "kept": {**about, **({"why": self.why} if self.why else {})}}
+
+
+def best_whole(folder: RunFolder, cursor: Cursor, patience: Patience) -> Kept | None:
+    """Choose the best epoch's checkpoint or, where it is lost or damaged, the best of those that are whole.
+
+    Args:
+        folder: of the run.
+        cursor: at the end of training.
+        patience: the rule by which epochs are rated.
+
+    Returns:
+        None where no epoch's checkpoint is whole.
+    """
+    own = owner(folder)
+
+    def at(step: int) -> Path:
+        return checkpoint.path_of(folder.checkpoints, step)
+
+    unrated = f"No epoch has a finite {patience.metric}"
+    last = at(cursor.step if cursor.best_step is None else cursor.best_step)
+    problem = checkpoint.check(last, own)
+    if problem is None:
+        why = None if cursor.best else f"{unrated}: the weights are those of the last one."
+        return Kept(last, cursor.best, why)
+    # What the manifest of a checkpoint says holds for each of them: they are as good as they were.
+    ends = {row["epoch"] * cursor.steps_per_epoch: row for row in cursor.rows}
+    whole = [step for step in sorted(ends) if checkpoint.check(at(step), own) is None]
+    if not whole:
+        return None
+    rated = dataclasses.replace(patience, best=None, waited=0)
+    for step in whole:
+        rated = rated.after({rated.metric: None, **ends[step]})
+    row = ends[whole[-1]] if rated.best is None else rated.best
+    if cursor.best is None:
+        lost = f"{unrated}, and the last one's checkpoint"
+    else:
+        score = _rated(patience.metric, cursor.best)
+        lost = f"Epoch {cursor.best['epoch']} has the best {score}, but its checkpoint"
+    ours = "the last" if rated.best is None else "the best"
+    score = "" if rated.best is None else f" ({_rated(patience.metric, row)})"
+    why = (
+        f"{lost} is not whole ({problem}): the weights are those of epoch {row['epoch']}{score}, {ours} whose "
+        "checkpoint is whole."
+    )
+    return Kept(at(row["epoch"] * cursor.steps_per_epoch), row if rated.best else None, why)
+
+
+def _rated(metric: str, row: dict[str, Any]) -> str:
+    """Such as 'val_loss, 0.4213'."""
+    value = row.get(metric)
+    return metric if value is None else f"{metric}, {value:.4g}"
+
+
+def weights_of(path: Path) -> Path:
+    """Return the file of a checkpoint that a run keeps: averaged weights, where there are such."""
+    averaged = path / "averaged.keras"
+    return averaged if averaged.is_file() else path / "model.keras"
 
 
 def check_data(folder: RunFolder, data: Data) -> None:

@@ -142,8 +142,12 @@ class Session:
         agree(self.world, self._write if self.world.is_main else lambda: None)
         self.saved_step = self.cursor.step
 
-    def _write(self) -> None:
+    def write_checkpoint(self) -> None:
+        """Write a checkpoint of the network and optimizer as rank 0 has them after `Learner.gather`."""
         restoring.save(self.folder, self.config, self.cursor, self.learner, run=self.run_id, start=self.start)
+
+    def _write(self) -> None:
+        self.write_checkpoint()
         # What is left is to tell the others: rank 0 is not to blame when one of them does not listen.
         self.watchdog.beat("agreeing that a checkpoint was saved", collective=True)
 

@@ -59,14 +59,24 @@ def collect(
 
 
 def write(folder: RunFolder, split: str, found: Predictions, data: Data) -> dict[str, Any]:
-    """Write evaluation/<split>.csv, a line per volume, and .json; return the metrics."""
-    task = data.task
-    metrics = task.metrics(found.targets, found.outputs, bootstrap=BOOTSTRAP)
-    header, lines = task.table(found.rows, found.targets, found.outputs, data.shards.volumes)
+    """Write evaluation/<split>.csv, then .json; return the metrics."""
+    write_table(folder, split, found, data)
+    return write_metrics(folder, split, found, data)
+
+
+def write_table(folder: RunFolder, split: str, found: Predictions, data: Data) -> None:
+    """Write evaluation/<split>.csv, a line per volume."""
+    header, lines = data.task.table(found.rows, found.targets, found.outputs, data.shards.volumes)
     make_folder(folder.evaluation)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([header, *lines])
     write_text(folder.evaluation / f"{split}.csv", text.getvalue())
+
+
+def write_metrics(folder: RunFolder, split: str, found: Predictions, data: Data) -> dict[str, Any]:
+    """Write evaluation/<split>.json; return the metrics."""
+    task = data.task
+    metrics = task.metrics(found.targets, found.outputs, bootstrap=BOOTSTRAP)
     about = {"split": split, "task": task.name, "classes": list(task.classes)}
     write_json(folder.evaluation / f"{split}.json", {**about, **metrics})
     return metrics

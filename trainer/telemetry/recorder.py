@@ -171,6 +171,11 @@ class Recorder:
         for file in self._files.values():
             file.close()
 
+    @property
+    def has_traces(self) -> bool:
+        """Return whether a Chrome trace is wanted."""
+        return self._traces
+
     def join_traces(self) -> None:
         """Write the Chrome trace, where one is wanted; on rank 0, after all ranks have flushed.
 
@@ -178,7 +183,7 @@ class Recorder:
             RunError: a rank's file is damaged.
             OSError: it cannot be written.
         """
-        if self._traces and self._world.is_main:
+        if self.has_traces and self._world.is_main:
             trace.join(self._folder, self._world.hosts)
 
     def _append(self, path: Path, lines: list[dict[str, Any]]) -> None:
