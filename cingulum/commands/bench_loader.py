@@ -100,10 +100,27 @@ def bench_loader(
             text = _table(figures)
         else:
             figures = sweep.scaling(dataclasses.replace(study, caches=("warm",)), status.update)
-            sweep.draw(figures, plot)
             text = f"{plot}: throughput by volumes, threads and ranks"
-    typer.echo(json.dumps(figures, indent=2) if as_json else text)
+    if plot is None or as_json:
+        typer.echo(json.dumps(figures, indent=2) if as_json else text)
+    if plot is not None:
+        _draw(figures, plot, shown=as_json)
+        typer.echo(text, err=as_json)
     return 0
+
+
+def _draw(figures: dict[str, Any], plot: Path, *, shown: bool) -> None:
+    """Draw what was measured; where that fails, show it as numbers, unless it is `shown` already."""
+    import json
+
+    from cingulum.bench.loader import sweep
+
+    try:
+        sweep.draw(figures, plot)
+    except Exception:
+        if not shown:
+            typer.echo(json.dumps(figures, indent=2))
+        raise
 
 
 def _table(figures: dict[str, Any]) -> str:

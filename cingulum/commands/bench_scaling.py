@@ -244,10 +244,12 @@ def _measured(study: Study, results: Results, *, retry: bool) -> list[Row]:
     from cingulum.bench.scaling import conduct
     from cingulum.bench.scaling.measure import measure
     from cingulum.bench.scaling.training import train
+    from trainer.attempts import attempt
     from trainer.bench.scaling import page
     from trainer.bench.scaling.cells import key
     from trainer.errors import Stopped
     from trainer.ranks.stopping import ended_by_signals
+    from trainer.telling import tell
 
     if study.emulated:
         for line in _crowded(study, max(cell.machines for cell in study.cells())):
@@ -259,7 +261,12 @@ def _measured(study: Study, results: Results, *, retry: bool) -> list[Row]:
     with ended_by_signals(stopped), results:
         training = functools.partial(train, folder=results.folder)
         conduct.conduct(study, results, retry=retry, measure=measure, train=training)
-        page.save(results.studies(), results.rows, results.folder)
+        attempt(
+            page.PAGE,
+            lambda: page.save(results.studies(), results.rows, results.folder),
+            remedy="the same command again, which measures nothing twice",
+            note=tell,
+        )
     return [results.rows[key(cell)] for cell in study.cells()]
 
 

@@ -115,6 +115,7 @@ def _train_one(
 def _train(crossval: CrossValidation, means: Means, *, keep_going: bool) -> dict[str, Any]:
     from cingulum.crossval import launching
     from trainer import report
+    from trainer.attempts import attempt
     from trainer.crossval import folds as plans
     from trainer.crossval import tables
     from trainer.crossval.folds import Fold
@@ -132,13 +133,20 @@ def _train(crossval: CrossValidation, means: Means, *, keep_going: bool) -> dict
             if error:
                 counting.note(error, style="red")
             else:
-                metrics = record.read_json(fold.run.result)["test"]
-                counting.note(f"{fold.title}: {tables.headline(metrics)}")
+                result = record.read_json(fold.run.result)
+                counting.note(f"{fold.title}: {tables.headline(result.get('test', {}))}")
+                if why := record.other_epoch(result):
+                    counting.note(f"{fold.title}: {why}")
             counting.show(total - len(crossval.unfinished), total)
 
         launching.train_all(crossval, means, keep_going=keep_going, lock=lock, finished=finished)
         summary = tables.write(crossval)
-        report.write(crossval.folder)
+        attempt(
+            "report.html",
+            lambda: report.write(crossval.folder, note=counting.note),
+            remedy=f"cingulum report {crossval.folder}",
+            note=counting.note,
+        )
     return summary
 
 

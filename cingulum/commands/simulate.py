@@ -90,21 +90,22 @@ def simulate(
     wanted = None if strategy is None else strategy.value
     asked = Asked(run, hosts, wanted, batch_per_rank, group, measured, profiled_on)
     found = simulating.simulate(asked, counts)
+    # What was computed first: no drawing can keep it from being shown.
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(forecasts.tree(found), indent=2))
+    else:
+        from cingulum.commands.simulate_display import show
+
+        show(found)
     if trace is not None:
         from trainer import atomic
 
         atomic.write_text(trace, timeline.trace(forecasts.last_trace(found)))
     if plot is not None:
         growth.draw(found, plot)
-    if as_json:
-        import json
-
-        typer.echo(json.dumps(forecasts.tree(found), indent=2))
-        return
-    from cingulum.commands.simulate_display import show
-
-    show(found)
-    for path in (one for one in (trace, plot) if one is not None):
+    for path in (one for one in (trace, plot) if one is not None and not as_json):
         typer.echo(f"wrote {path}")
 
 

@@ -21,6 +21,7 @@ from tiny_runs import make_shards, result, steps, write_config
 
 from cingulum import cli
 from trainer.crossval import folds as plans
+from trainer.report import crossval_page
 
 ROOT = Path(__file__).parents[2]
 FILES = ("crossval.json", "crossval.csv", "predictions.csv")
@@ -122,6 +123,23 @@ def test_finished_folds_are_skipped_and_the_figures_made_again(reference, tmp_pa
     assert "2 of 2 runs are finished already" in said.err
     assert json.loads(said.out) == json.loads((reference / "crossval.json").read_text())
     assert_same(copy, reference)
+
+
+@pytest.mark.slow
+def test_an_error_in_its_report_leaves_the_figures_of_a_cross_validation(
+    reference, tmp_path, capsys, monkeypatch
+):
+    copy = without(reference, tmp_path)
+
+    def fail(folder: Path) -> None:
+        raise ZeroDivisionError("in a chart")
+
+    monkeypatch.setattr(crossval_page, "render", fail)
+    assert cli.run(["crossval", str(copy / "crossval.yaml"), f"runs={tmp_path}", "--json"]) == 0
+    said = capsys.readouterr()
+    assert "report.html could not be made (ZeroDivisionError: in a chart" in said.err
+    assert f"cingulum report {copy}" in said.err
+    assert json.loads(said.out) == json.loads((reference / "crossval.json").read_text())
 
 
 @pytest.mark.slow

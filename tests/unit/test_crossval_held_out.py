@@ -90,6 +90,36 @@ def test_the_pooled_figures_are_those_of_all_folds_together(tmp_path):
     assert summary["pooled"]["auc"]["value"] == pytest.approx(21 / 36)
 
 
+def test_predictions_and_runs_are_written_before_figures_are_computed_of_them(tmp_path, monkeypatch):
+    made = crossval(tmp_path)
+
+    def fail(found: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(tables.figures, "per_seed", fail)
+    with pytest.raises(ZeroDivisionError):
+        tables.write(made)
+    assert len((made.folder / "predictions.csv").read_text().splitlines()) == 25
+    assert len((made.folder / "crossval.csv").read_text().splitlines()) == 7
+
+
+def test_a_fold_says_where_its_network_is_not_its_best_epoch_s_and_where_it_has_no_metrics(tmp_path):
+    made = crossval(tmp_path)
+    fold = made.folds[1]
+    result = {
+        **json.loads(fold.run.result.read_text()),
+        "kept": {"epoch": 2, "step": 4, "why": "Epoch 1 is lost."},
+    }
+    fold.run.result.write_text(json.dumps(result))
+    summary = tables.write(made)
+    assert [run.get("other_epoch") for run in summary["per_fold"]] == [None, "Epoch 1 is lost.", *[None] * 4]
+    del result["test"]
+    fold.run.result.write_text(json.dumps(result))
+    with pytest.raises(RunError, match="has no test metrics") as error:
+        tables.write(made)
+    assert error.value.cure == f"Compute them: cingulum train {fold.run.config} --resume"
+
+
 def test_a_subject_held_out_twice_is_named(tmp_path):
     made = crossval(tmp_path)
     write_table(made.folds[1], [*lines_of(made.folds[1]), line("classification", 0)])

@@ -22,6 +22,7 @@ from trainer.data.phantom.cohort import make_cohort
 from trainer.data.shards.index import SetMeta, VolumeMeta
 from trainer.data.shards.shard_writer import ShardWriter
 from trainer.data.shards.shards import ShardSet
+from trainer.explain import page, pictures
 from trainer.explain.group import Group
 
 pytestmark = pytest.mark.slow
@@ -125,6 +126,26 @@ def test_held_out_subjects_are_explained_with_maps_pictures_means_and_a_page(
         assert f'src="{name}"' in page and (folder / name).is_file()
     assert "mean_AD_glass.png" in page and "not people" in page
     assert not list(folder.parent.glob(".*")), "nothing half done is left"
+
+
+def test_pictures_and_a_page_that_cannot_be_made_do_not_lose_the_maps(
+    study: Path, capsys, monkeypatch
+) -> None:
+    def fail(*arguments: object, **options: object) -> bytes:
+        raise ZeroDivisionError("in a picture")
+
+    for module, name in ((pictures, "mosaic"), (pictures, "glass_brain"), (page, "render")):
+        monkeypatch.setattr(module, name, fail)
+    assert explain(study / "run", "--method", "occlusion", "--subjects", 2) == 0
+    said = capsys.readouterr().err
+    # A mosaic of each subject, mosaic and glass brain of each class, and the page.
+    assert said.count("could not be made (ZeroDivisionError: in a picture") == 2 + 2 * 2 + 1
+    folder = study / "run" / "explanations" / "occlusion"
+    told = json.loads((folder / "summary.json").read_text())
+    assert len(told["subjects"]) == 2
+    names = [s["nifti"] for s in told["subjects"]] + [s["picture"] for s in told["subjects"]]
+    assert all((folder / name).is_file() for name in [*names, *(g["nifti"] for g in told["groups"])])
+    assert all(group["pictures"] == [] for group in told["groups"])
 
 
 def test_raw_images_are_prepared_as_the_runs_were_and_give_the_same_maps(study: Path) -> None:

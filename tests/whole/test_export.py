@@ -16,7 +16,7 @@ from saved_runs import SIZE, classifier, regressor, save_run, threshold_segmente
 
 from cingulum import cli
 from trainer import models
-from trainer.export import FORMATS
+from trainer.export import FORMATS, card
 from trainer.models import attention, layers
 
 VOLUMES = np.random.default_rng(5).normal(size=(3, SIZE, SIZE, SIZE, 1)).astype(np.float32)
@@ -59,6 +59,22 @@ def all_kinds_of_layers() -> keras.Model:
     random = np.random.default_rng(0)  # weights of 0, as attention begins with, would hide it
     model.set_weights([w + random.uniform(0.05, 0.1, w.shape) for w in model.get_weights()])
     return model
+
+
+def test_a_card_that_cannot_be_written_does_not_lose_the_files(tmp_path, capsys, monkeypatch):
+    run, out = save_run(tmp_path / "net", classifier()), tmp_path / "out"
+    exported(capsys, run, out)
+
+    def fail(*arguments: object) -> dict:
+        raise ZeroDivisionError("in the card")
+
+    monkeypatch.setattr(card, "facts", fail)
+    assert cli.run(["export", str(run), "--out", str(out), "--format", "savedmodel"]) == 0
+    said = capsys.readouterr()
+    assert "MODEL_CARD.md could not be made (ZeroDivisionError: in the card" in said.err
+    assert f"cingulum export {run} --out {out}" in said.err and "MODEL_CARD" not in said.out
+    # No card of what lies here no longer.
+    assert {path.name for path in out.iterdir()} == {"net.keras", "net-savedmodel"}
 
 
 def test_every_format_says_what_the_network_says_by_the_three_lines_of_its_card(

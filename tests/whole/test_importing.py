@@ -19,7 +19,7 @@ import pytest
 from made_images import affine, bids, cut, gzip_of, head, image_of, nifti
 
 from trainer.data.images.preprocess import Recipe, prepare
-from trainer.data.importing import import_state
+from trainer.data.importing import import_state, quality_sheet
 from trainer.data.importing.import_request import ImportRequest, ImportResult, Progress
 from trainer.data.importing.importing import run
 from trainer.data.shards.shards import ShardSet
@@ -91,6 +91,21 @@ def test_the_sheet_is_one_file_with_a_picture_of_every_image(whole):
     page = (whole[0] / "qc.html").read_text()
     assert page.count("data:image/png;base64,") == 7
     assert "http" not in page.replace("http-equiv", "")
+
+
+def test_a_sheet_that_cannot_be_drawn_does_not_lose_the_import(cohort, whole, tmp_path, monkeypatch, capsys):
+    def fail(*arguments: object) -> str:
+        raise ZeroDivisionError("in a picture")
+
+    monkeypatch.setattr(quality_sheet, "html", fail)
+    target = tmp_path / "set"
+    run(request(cohort, target))
+    assert (
+        f"{target / 'qc.html'} could not be made (ZeroDivisionError: in a picture" in capsys.readouterr().err
+    )
+    expected = files(whole[0])
+    del expected["qc.html"]
+    assert files(target) == expected
 
 
 def test_tissue_volumes_come_from_derivatives(tmp_path):

@@ -56,6 +56,17 @@ def test_every_strategy_has_a_row_of_80_columns_or_a_reason(config, capsys, monk
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_plot_that_cannot_be_drawn_does_not_lose_the_figures(config, capsys, monkeypatch, tmp_path):
+    def fail(*arguments: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(growth, "draw", fail)
+    line = ["simulate", str(config), "--ranks", "1", "--strategy", "data", "--json"]
+    with pytest.raises(ZeroDivisionError):
+        cli.run([*line, "--plot", str(tmp_path / "plot.png")])
+    assert json.loads(capsys.readouterr().out)["rows"]
+
+
 def test_figures_follow_from_the_cluster(config, capsys):
     rows = simulated(
         capsys, config, "--ranks", "1,4,8", "--batch-per-rank", "2", "--cluster", "dragonfly-a100"

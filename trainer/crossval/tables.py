@@ -15,6 +15,7 @@ from trainer.atomic import write_text
 from trainer.crossval import figures, held_out
 from trainer.crossval.folds import CrossValidation, Fold
 from trainer.crossval.held_out import HeldOut
+from trainer.errors import RunError
 from trainer.run_folder import record
 from trainer.run_folder.crossval_folder import SUMMARY_NAME
 from trainer.run_folder.run_record import RunRecord
@@ -34,7 +35,12 @@ def write(crossval: CrossValidation) -> dict[str, Any]:
         RunError: the runs do not hold every subject out exactly once per seed.
     """
     found = held_out.read(crossval)
+    # What needs no computing comes first: no figure can keep it from being written.
+    _write_csv(
+        crossval.folder / PREDICTIONS_NAME, ["seed", "fold", *found.header], _predictions(found, crossval)
+    )
     runs = [_run(fold) for fold in crossval.folds]
+    _write_csv(crossval.folder / TABLE_NAME, *_table(runs))
     seeds = figures.per_seed(found)
     summary = {
         "name": crossval.config.name,
@@ -60,10 +66,6 @@ def write(crossval: CrossValidation) -> dict[str, Any]:
         },
         "note": NOTE,
     }
-    _write_csv(
-        crossval.folder / PREDICTIONS_NAME, ["seed", "fold", *found.header], _predictions(found, crossval)
-    )
-    _write_csv(crossval.folder / TABLE_NAME, *_table(runs))
     record.write_json(crossval.folder / SUMMARY_NAME, summary)
     return summary
 
@@ -84,6 +86,13 @@ def headline(metrics: dict[str, Any]) -> str:
 
 def _run(fold: Fold) -> dict[str, Any]:
     result = record.read_json(fold.run.result)
+    if "test" not in result:
+        raise RunError(
+            f"{fold.run.result}: has no test metrics.",
+            cure=f"Compute them: cingulum train {fold.run.config} --resume",
+            path=fold.run.result,
+        )
+    other = record.other_epoch(result)
     return {
         "fold": fold.number,
         "seed": fold.seed,
@@ -93,6 +102,7 @@ def _run(fold: Fold) -> dict[str, Any]:
         "world_size": result["world_size"],
         "best_weights_sha256": result["best_weights_sha256"],
         "metrics": result["test"],
+        **({"other_epoch": other} if other else {}),
     }
 
 

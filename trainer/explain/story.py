@@ -6,6 +6,7 @@ the place of what an earlier call left.
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import numpy as np
 from scipy import special
 
 from trainer import atomic
+from trainer.attempts import attempt
 from trainer.data.phantom import files
 from trainer.errors import InputError
 from trainer.explain import BaselineName, MethodName, page, pictures, regions, sanity, score, subjects
@@ -24,6 +26,7 @@ from trainer.explain.group import MNI_OVERLAP, Group
 from trainer.explain.methods import Method
 from trainer.explain.subjects import Subject, Subjects
 from trainer.run_folder import record
+from trainer.telling import tell
 
 _RANDOMISED = 5  # networks with shuffled weights that a map's share is compared with
 _UNITS = {MethodName.gradcam: "score", MethodName.integrated_gradients: "score", MethodName.occlusion: "fall"}
@@ -88,8 +91,12 @@ def explain(request: Request, on_progress: Callable[[int, int], None]) -> dict[s
     try:
         summary = _Explaining(request, chosen, method, target, work).summary(settings, on_progress)
         record.write_json(work / "summary.json", summary)
-        html = page.render(summary, phantom=request.regions is not None or _is_phantom(request))
-        atomic.write_text(work / "index.html", html)
+
+        def write_page() -> None:
+            html = page.render(summary, phantom=request.regions is not None or _is_phantom(request))
+            atomic.write_text(work / "index.html", html)
+
+        _attempt(request, "index.html", write_page)
         shutil.rmtree(request.folder, ignore_errors=True)
         work.replace(request.folder)
     except BaseException:  # Ctrl-C, too
@@ -201,8 +208,12 @@ class _Explaining:
         self._nifti(names["nifti"], values, affine)
         size = self.chosen.voxel_size
         for key, draw in (("picture", pictures.three_planes), ("mosaic", pictures.mosaic)):
-            atomic.write_bytes(self.work / names[key], draw(anatomy, values, size, title, unit))
+            self._picture(names[key], functools.partial(draw, anatomy, values, size, title, unit))
         return names
+
+    def _picture(self, name: str, draw: Callable[[], bytes]) -> bool:
+        """Write a picture; returns whether it could be drawn. The map that it shows is written already."""
+        return _attempt(self.request, name, lambda: atomic.write_bytes(self.work / name, draw()))
 
     def _nifti(self, name: str, values: np.ndarray, affine: np.ndarray) -> None:
         content = files.nifti(
@@ -219,16 +230,21 @@ class _Explaining:
             stem = stems[label]
             self._nifti(f"{stem}.nii.gz", values, group.affine)
             title = f"{kind}, mean of {count} subjects" + (f", {label}" if self.chosen.classes else "")
-            drawn = {
-                f"{stem}_mosaic.png": pictures.mosaic(
-                    volume, values, self.chosen.voxel_size, title, _UNITS[self.request.method]
+            draw: dict[str, Callable[[], bytes]] = {
+                f"{stem}_mosaic.png": functools.partial(
+                    pictures.mosaic,
+                    volume,
+                    values,
+                    self.chosen.voxel_size,
+                    title,
+                    _UNITS[self.request.method],
                 )
             }
             if mni:
-                drawn = {f"{stem}_glass.png": pictures.glass_brain(values, group.affine, title), **drawn}
-            for name, content in drawn.items():
-                atomic.write_bytes(self.work / name, content)
-            made.append({"name": label, "n": count, "nifti": f"{stem}.nii.gz", "pictures": list(drawn)})
+                glass = functools.partial(pictures.glass_brain, values, group.affine, title)
+                draw = {f"{stem}_glass.png": glass, **draw}
+            drawn = [name for name, picture in draw.items() if self._picture(name, picture)]
+            made.append({"name": label, "n": count, "nifti": f"{stem}.nii.gz", "pictures": drawn})
         return made
 
     def _explained(self) -> str:
@@ -236,6 +252,12 @@ class _Explaining:
             return "the predicted number"
         of = self.request.target or "each subject's predicted class"
         return f"log-odds of {of}"
+
+
+def _attempt(request: Request, name: str, make: Callable[[], object]) -> bool:
+    """Make what shows the maps, which are on disk."""
+    remedy = f"cingulum explain {request.run} --method {request.method.value}, as before"
+    return attempt(f"{request.folder / name}", make, remedy=remedy, note=tell)
 
 
 def _check(request: Request) -> None:

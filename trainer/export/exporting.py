@@ -14,11 +14,13 @@ import keras
 import numpy as np
 
 from trainer import atomic
+from trainer.attempts import attempt
 from trainer.errors import CingulumError, RunError
 from trainer.export import card
 from trainer.inference.saved_model import load_model, open_file
 from trainer.run_folder import resuming
 from trainer.run_folder.record import write_json
+from trainer.telling import tell
 
 Ask = Callable[[Sequence[np.ndarray]], np.ndarray]
 
@@ -120,7 +122,7 @@ def export(
         code: as for `saved_model.load_model`.
 
     Returns:
-        What model_card.json says.
+        What model_card.json says; `formats` alone where there could be no card.
 
     Raises:
         RunError: the run is not finished or damaged; a format is unknown or its programs are not installed.
@@ -145,14 +147,21 @@ def export(
             one.name: _written(one, model, folder.model, aside / f"{name}{one.ending}", inputs, expected)
             for one in wanted
         }
-        said = card.facts(folder, model, written, licence)
-        text = card.markdown(said)
         for one in wanted:
             _put(aside / f"{name}{one.ending}", out / f"{name}{one.ending}")
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    write_json(out / "model_card.json", said)
-    atomic.write_text(out / "MODEL_CARD.md", text)
+    said: dict[str, Any] = {"formats": {format_name: dict(about) for format_name, about in written.items()}}
+
+    def write_card() -> None:
+        for old in ("model_card.json", "MODEL_CARD.md"):
+            (out / old).unlink(missing_ok=True)  # of weights that lie here no longer
+        said.update(card.facts(folder, model, written, licence))
+        write_json(out / "model_card.json", said)
+        atomic.write_text(out / "MODEL_CARD.md", card.markdown(said))
+
+    remedy = f"cingulum export {path} --out {out}, as before"
+    attempt(f"{out / 'MODEL_CARD.md'}", write_card, remedy=remedy, note=tell)
     return said
 
 

@@ -13,9 +13,11 @@ from typing import Any
 
 import jinja2
 
+from trainer.attempts import attempt
 from trainer.data.importing.examination import Examined
 from trainer.data.shards.shard_writer import write_atomically
 from trainer.data.sources.listing import Listing
+from trainer.telling import tell
 
 _SEVERITY = {"bad": 0, "warning": 1, "ok": 2}
 COLUMNS = (
@@ -27,6 +29,8 @@ COLUMNS = (
 
 def write(target: Path, listing: Listing, examined: Sequence[Examined]) -> None:
     """Write the three files into the folder of the shard set; the same bytes for the same images.
+
+    What cannot be shown as pictures is said, and is no reason to lose an import.
 
     Raises:
         ShardError: the disk is full or a file cannot be written.
@@ -44,7 +48,12 @@ def write(target: Path, listing: Listing, examined: Sequence[Examined]) -> None:
     }
     write_atomically(target / "qc.json", (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
     write_atomically(target / "qc.csv", _csv(rows).encode())
-    write_atomically(target / "qc.html", html(listing, examined).encode())
+    attempt(
+        f"{target / 'qc.html'}",
+        lambda: write_atomically(target / "qc.html", html(listing, examined).encode()),
+        remedy="import again with --overwrite; qc.csv has the same findings",
+        note=tell,
+    )
 
 
 def row(image: Examined) -> dict[str, Any]:
