@@ -115,6 +115,14 @@ def import_images(
     nan: Annotated[
         Literal["refuse", "zero"], typer.Option(help="What to do with NaN and infinite values.")
     ] = "refuse",
+    xform: Annotated[
+        Literal["sform", "qform"] | None,
+        typer.Option(
+            help="Which transform of a NIfTI header counts where both are set; default: the sform, with a "
+            "warning where the qform contradicts it.",
+            show_default=False,
+        ),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes; default: all cores.", show_default=False)
     ] = None,
@@ -165,7 +173,7 @@ def import_images(
             cure="Add --maps dseg or --maps probseg.",
         )
     several = _names(contrasts)
-    options: dict[str, Any] = {"dtype": dtype, "volume": volume, "nan": nan}
+    options: dict[str, Any] = {"dtype": dtype, "volume": volume, "nan": nan, "xform": xform}
     recipe = (
         Recipe.of_size(size, **options) if spacing is None else Recipe(size=size, spacing=spacing, **options)
     )

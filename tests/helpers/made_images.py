@@ -44,6 +44,36 @@ def nifti(path: Path, seed=0, data: np.ndarray | None = None, matrix: np.ndarray
     return path
 
 
+# As `affine`, left and right exchanged.
+MIRRORED = np.diag([-1.0, 1.0, 1.0, 1.0]) @ affine()
+
+
+def turned(degrees: float, matrix: np.ndarray | None = None) -> np.ndarray:
+    """`affine`, or another one, turned about the x axis."""
+    angle = np.deg2rad(degrees)
+    turn = np.eye(4)
+    turn[1:3, 1:3] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
+    return turn @ (affine() if matrix is None else matrix)
+
+
+def written(path: Path, kind=nibabel.Nifti1Image, sform=None, qform=None, data=None, **fields) -> Path:
+    """Write a head whose header has these transforms (code 1 for both) and fields; `dim={4: 0}` sets one."""
+    image = kind(head() if data is None else data, affine())
+    image.set_qform(affine() if qform is None else qform, 1)
+    image.set_sform(affine() if sform is None else sform, 1)
+    raw = bytearray(image.to_bytes())
+    header = np.frombuffer(raw, image.header.template_dtype, count=1)
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            for place, entry in value.items():
+                header[name][0, place] = entry
+        else:
+            header[name] = value
+    content = bytes(raw)
+    path.write_bytes(gzip.compress(content) if path.name.endswith(".gz") else content)
+    return path
+
+
 def bids(root: Path, subjects=4, labels=("AD", "NC")) -> Path:
     """Write a BIDS folder with one head per subject; labels in turn."""
     rows = ["participant_id\tage\tsex\tdiagnosis"]

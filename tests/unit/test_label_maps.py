@@ -5,7 +5,7 @@ from __future__ import annotations
 import nibabel
 import numpy as np
 import pytest
-from made_images import AXIS_CODES, affine, cut, head, labels, nifti, shares
+from made_images import AXIS_CODES, MIRRORED, affine, cut, head, labels, nifti, shares, written
 from scipy import ndimage
 
 from trainer.data.images import label_maps
@@ -233,3 +233,47 @@ def test_an_impossible_recipe_of_maps_or_contrasts_is_named(change):
     with pytest.raises(ConfigError, match="preprocessing") as caught:
         Recipe.from_json({"size": 16, "spacing": 8.0, **change})
     assert caught.value.cure
+
+
+def sheared() -> np.ndarray:
+    matrix = affine()
+    matrix[1, 2] = matrix[2, 2] * np.tan(np.deg2rad(20))
+    return matrix
+
+
+@pytest.mark.parametrize("codes", ["RAS", "PIL"])
+def test_maps_of_a_sheared_image_lie_where_its_affine_says(tmp_path, codes):
+    cube = cut_of(reoriented(tmp_path / "a.nii", head(), sheared(), codes), size=32)
+    path = reoriented(tmp_path / "map.nii", labels(), sheared(), codes)
+    label_map, _ = label_maps.prepare([path], cube, NUMBERS)
+    places = {2: 1, 3: 2, 41: 3}
+    at = at_places_of(cube, labels(), sheared())
+    expected = np.array([places.get(number, 0) for number in range(42)])[at]
+    assert all(dice(label_map == number, expected == number) > 0.8 for number in (1, 2, 3))
+    parts = [
+        reoriented(tmp_path / f"{code}.nii", share, sheared(), codes) for code, share in shares().items()
+    ]
+    label_map, _ = label_maps.prepare(parts, cube, SHARES)
+    assert dice(label_map > 0, at_places_of(cube, sum(shares().values()), sheared()) > 0.5) > 0.9
+
+
+def dice(one: np.ndarray, other: np.ndarray) -> float:
+    return float(2 * (one & other).sum() / (one.sum() + other.sum()))
+
+
+def test_a_map_is_read_by_the_transform_that_its_image_is_read_by(tmp_path):
+    image = written(tmp_path / "a.nii", qform=MIRRORED)
+    cube = prepare(image, Recipe(size=24, spacing=8.0, xform="qform")).cut
+    path = written(tmp_path / "map.nii", data=labels().astype(np.float32), qform=MIRRORED)
+    label_map, _ = label_maps.prepare([path], cube, NUMBERS, "qform")
+    plain = nifti(tmp_path / "plain.nii", data=labels(), matrix=MIRRORED)
+    np.testing.assert_array_equal(label_map, label_maps.prepare([plain], cube, NUMBERS)[0])
+    with pytest.raises(ImageFault, match="mm away from the image"):
+        label_maps.prepare([path], cube, NUMBERS)
+
+
+def test_a_map_whose_scaling_is_no_number_is_named(tmp_path):
+    cube = cut_of(nifti(tmp_path / "a.nii"))
+    path = written(tmp_path / "map.nii", data=labels().astype(np.float32), scl_slope=1.0, scl_inter=np.nan)
+    with pytest.raises(ImageFault, match=r"its map map\.nii: the header's scl_inter is nan"):
+        label_maps.prepare([path], cube, NUMBERS)

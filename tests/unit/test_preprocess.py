@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import nibabel
+import nilearn
 import numpy as np
 import pytest
-from made_images import affine, head, nifti
+from made_images import affine, head, nifti, turned
 from scipy import ndimage
 
-from trainer.data.images import foreground
+from trainer.data.images import foreground, geometry, quality, resampling
 from trainer.data.images.findings import ImageFault
 from trainer.data.images.preprocess import Recipe, prepare
+from trainer.data.images.reading import Image
 from trainer.data.images.resampling import resample, resample_part, resampled_affine, weights
 from trainer.errors import ConfigError
 
@@ -181,3 +184,75 @@ def test_not_finite_voxels_are_refused_or_zeroed_as_asked(tmp_path):
     prepared = prepare(path, Recipe(size=16, spacing=8.0, nan="zero"))
     assert np.isfinite(prepared.array.astype(np.float32)).all()
     assert prepared.findings[0].severity == "warning"
+
+
+def template() -> tuple[np.ndarray, np.ndarray]:
+    """Every third voxel of the ICBM152 template, (X, Y, Z) float32, and its affine."""
+    folder = Path(nilearn.__file__).parent / "datasets" / "data"
+    image = nibabel.load(folder / "mni_icbm152_t1_tal_nlin_sym_09a_converted.nii.gz")
+    return np.asarray(image.dataobj, np.float32)[::3, ::3, ::3], image.affine @ np.diag([3.0, 3, 3, 1])
+
+
+def sampled(path: Path, matrix: np.ndarray, codes: str = "RAS") -> Path:
+    """Write the template as a scanner with these axes, (3, 3), would see it: about its middle, in 3 mm."""
+    data, own = template()
+    shape = (72, 104, 88)
+    grid = np.eye(4)
+    grid[:3, :3] = 3 * matrix
+    grid[:3, 3] = np.array([0.0, -18.0, 20.0]) - grid[:3, :3] @ ((np.array(shape) - 1) / 2)
+    there = np.linalg.inv(own) @ grid
+    seen = ndimage.affine_transform(data, there[:3, :3], there[:3, 3], shape, order=1)
+    image = nibabel.Nifti1Image(seen, grid)
+    turn = nibabel.orientations.ornt_transform(
+        nibabel.io_orientation(grid), nibabel.orientations.axcodes2ornt(codes)
+    )
+    nibabel.save(image.as_reoriented(turn), path)
+    return path
+
+
+SINE, COSINE, TANGENT = (f(np.deg2rad(27)) for f in (np.sin, np.cos, np.tan))
+SHEARED = {
+    "slices along z, shifted to the front": [[1, 0, 0], [0, 1, TANGENT], [0, 0, 1]],
+    "slices along z, shifted to the back": [[1, 0, 0], [0, 1, -TANGENT], [0, 0, 1]],
+    "slices tilted, the table along z": [[1, 0, 0], [0, COSINE, 0], [0, SINE, 1]],
+    "two axes": [[1, 0.1, 0.2], [0, 1, 0.3], [0, 0, 1]],
+}
+
+
+@pytest.mark.parametrize("codes", ["RAS", "LIP"])
+@pytest.mark.parametrize("case", SHEARED)
+def test_a_head_in_sheared_slices_comes_out_as_in_upright_ones(tmp_path, case, codes):
+    recipe = Recipe(size=48, spacing=4.0, dtype="float32")
+    upright = prepare(sampled(tmp_path / "a.nii", np.eye(3)), recipe)
+    sheared = prepare(sampled(tmp_path / "b.nii", np.array(SHEARED[case]), codes), recipe)
+    assert np.corrcoef(upright.array.ravel(), sheared.array.ravel())[0, 1] > 0.98
+    assert "sheared" in {finding.code for finding in sheared.findings if finding.severity == "warning"}
+    assert upright.findings == ()
+    across = sheared.affine[:3, :3] / recipe.spacing
+    np.testing.assert_allclose(across.T @ across, np.eye(3), atol=1e-6)
+    np.testing.assert_allclose(sheared.affine, upright.affine, atol=2 * recipe.spacing)
+
+
+@pytest.mark.parametrize(("degrees", "code"), [(0.5, None), (0.9, None), (1.1, "sheared"), (46, "affine")])
+def test_shear_is_a_finding_beyond_one_degree_and_bad_beyond_45(degrees, code):
+    matrix = affine()
+    matrix[1, 2] = matrix[2, 2] * np.tan(np.deg2rad(degrees))
+    image = Image(head(), matrix, "Nifti1Image", head().shape, "<f4", True)
+    assert {f.code for f in quality.check(image)} - {"voxel-size"} == ({code} if code else set())
+
+
+def test_a_tilted_scan_keeps_its_tilt_where_its_header_is_a_little_sheared():
+    """An oblique scan after a registration that only its header knows."""
+    tilted = turned(15, affine((3.0, 3.0, 3.0)))
+    tilted[:3, 2] += 0.01 * tilted[:3, 1]
+    assert geometry.is_sheared(tilted)
+    _, grid = geometry.upright_grid((60, 70, 60), tilted)
+    cosines = (grid[:3, :3] / 3 * tilted[:3, :3] / 3).sum(axis=0)
+    assert np.rad2deg(np.arccos(np.minimum(cosines, 1))).max() < 1
+
+
+@pytest.mark.parametrize("degrees", [0.0, 17.0])
+def test_what_is_not_sheared_is_not_interpolated(degrees):
+    data, matrix = head(), np.float32(turned(degrees, affine((3.3, 3.0, 3.1)))).astype(np.float64)
+    upright, same = resampling.upright(data, matrix)
+    assert upright is data and same is matrix

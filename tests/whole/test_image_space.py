@@ -5,7 +5,7 @@ from __future__ import annotations
 import nibabel
 import numpy as np
 import pytest
-from made_images import AXIS_CODES, nifti
+from made_images import AXIS_CODES, MIRRORED, affine, head, nifti, written
 
 from trainer.data.images.preprocess import Recipe, prepare
 from trainer.inference import space
@@ -125,10 +125,56 @@ def test_outside_of_the_source_is_background_up_to_its_outermost_faces():
     np.testing.assert_array_equal(found, expected)
 
 
-def test_grids_that_are_tilted_against_one_another_are_refused():
-    turn = np.array([[1, 0, 0], [0, 0.8, -0.6], [0, 0.6, 0.8]])
-    with pytest.raises(ValueError, match="tilted"):
-        space.labels_on(Grid((4, 4, 4), centred(turn)), iter([]), Grid((4, 4, 4), np.eye(4)))
+@pytest.mark.parametrize("codes", ["RAS", "PIL"])
+def test_a_map_comes_back_to_a_sheared_image(tmp_path, codes):
+    matrix = np.diag([VOXEL] * 3)
+    matrix[1, 2] = VOXEL * np.tan(np.deg2rad(20))
+    shape = (48, 72, 44)
+    data, labels = head_and_map(centred(matrix, shape), shape)
+    turn = nibabel.orientations.ornt_transform(
+        nibabel.io_orientation(centred(matrix)), nibabel.orientations.axcodes2ornt(codes)
+    )
+    image, truth = (
+        nibabel.Nifti1Image(each, centred(matrix, shape)).as_reoriented(turn) for each in (data, labels)
+    )
+    nibabel.save(image, tmp_path / "scan.nii.gz")
+    check_map(
+        there_and_back(tmp_path / "scan.nii.gz", Recipe(size=64, spacing=4.0)), np.asarray(truth.dataobj)
+    )
+
+
+def test_a_tilted_target_is_mapped_as_one_along_the_axes():
+    """The same voxels, by slabs and, with a tilt that is too small to matter, plane by plane."""
+    source, target = (
+        Grid((12,) * 3, centred(np.eye(3), (12,) * 3)),
+        centred(np.diag([0.7, -0.9, 1.1]), (20,) * 3),
+    )
+    shares = np.random.default_rng(0).random((12, 12, 12, 3)).astype(np.float32)
+    tilted = target.copy()
+    tilted[:3, 0] += 2e-4 * tilted[:3, 1]
+    straight, planes = (
+        space.labels_on(Grid((20,) * 3, each), iter([(0, shares[:5]), (5, shares[5:])]), source)
+        for each in (target, tilted)
+    )
+    assert space._axes_of(tilted[:3, :3]) is None
+    assert (straight != planes).mean() < 0.005
+
+
+def test_the_map_of_an_image_whose_transforms_differ_has_both(tmp_path):
+    like = written(tmp_path / "a.nii", qform=MIRRORED, sform_code=4, xyzt_units=5)
+    space.write_label_map(tmp_path / "map.nii", (head() > 0).astype(np.uint8), like=like)
+    found, image = nibabel.load(tmp_path / "map.nii"), nibabel.load(like)
+    assert (found.header["sform_code"], found.header["qform_code"]) == (4, 1)
+    np.testing.assert_array_equal(found.get_sform(), image.get_sform())
+    np.testing.assert_array_equal(found.get_qform(), image.get_qform())
+
+
+def test_the_map_of_an_image_has_no_transform_that_cannot_be_used(tmp_path):
+    like = written(tmp_path / "a.nii", srow_x=0.0, srow_y=0.0, srow_z=0.0)
+    space.write_label_map(tmp_path / "map.nii", (head() > 0).astype(np.uint8), like=like)
+    found = nibabel.load(tmp_path / "map.nii")
+    assert (found.header["sform_code"], found.header["qform_code"]) == (0, 1)
+    np.testing.assert_allclose(found.affine, affine(), atol=1e-4)
 
 
 def test_the_file_has_the_geometry_of_its_image(tmp_path):

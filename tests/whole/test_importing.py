@@ -129,6 +129,16 @@ def test_a_damaged_tissue_map_is_a_warning(tmp_path):
     assert "tissue-map" in (tmp_path / "set" / "qc.csv").read_text()
 
 
+def test_a_tissue_map_whose_voxels_have_other_sizes_than_the_image_is_a_warning(tmp_path):
+    root = bids(tmp_path / "b", 4)
+    maps = root / "derivatives" / "t" / "sub-00" / "anat"
+    nifti(maps / "sub-00_label-GM_probseg.nii.gz", data=np.ones(head().shape), matrix=affine((4.0, 8.0, 8.0)))
+    run(request(root, tmp_path / "set"))
+    assert ShardSet.open(tmp_path / "set").volumes[0].tissue is None
+    sheet = (tmp_path / "set" / "qc.csv").read_text()
+    assert "has voxels of 4 x 8 x 8 mm" in sheet and "of the same shape, has 8 x 8 x 8 mm" in sheet
+
+
 def test_progress_tells_every_image_once(cohort, tmp_path):
     news: list[Progress] = []
     run(request(cohort, tmp_path / "set"), news.append)

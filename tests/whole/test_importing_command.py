@@ -15,10 +15,11 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
+import numpy as np
 import psutil
 import pytest
 import typer
-from made_images import bids, head, image_of, nifti
+from made_images import MIRRORED, affine, bids, head, image_of, nifti, written
 from typer.testing import CliRunner
 
 from cingulum.commands.import_ import import_images
@@ -29,8 +30,8 @@ app = typer.Typer()
 app.command("import")(import_images)
 
 
-def invoke(*arguments: object):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+def invoke(*arguments: object, **options):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], **options)
 
 
 def test_it_imports_and_says_what_it_did(tmp_path):
@@ -159,6 +160,48 @@ def test_equal_warnings_are_one_line_with_a_count_and_three_names(tmp_path):
     assert line.startswith(f"warning: small-extent, 5 images ({names}, ...): covers only 32 mm")
     rows = list(csv.DictReader((tmp_path / "set" / "qc.csv").read_text().splitlines()))
     assert sum("small-extent" in row["findings"] for row in rows) == 5
+
+
+def contradicting(root: Path) -> Path:
+    """Write a cohort of which one image has left and right exchanged in its qform."""
+    bids(root, 4)
+    written(image_of(root, 1), data=head(seed=1), qform=MIRRORED)
+    return root
+
+
+def test_transforms_that_contradict_each_other_are_told_everywhere_and_chosen_by_an_option(tmp_path):
+    root = contradicting(tmp_path / "b")
+    done = invoke(root, tmp_path / "set", "--size=16", "--workers=1")
+    assert done.exit_code == 0
+    [line] = [line for line in done.stderr.splitlines() if "contradict each other" in line]
+    assert line.startswith("warning: ") and "sub-01" in line and "left and right exchanged" in line
+    rows = list(csv.DictReader((tmp_path / "set" / "qc.csv").read_text().splitlines()))
+    assert [row["xform"] for row in rows] == ["sform"] * 4
+    assert ["xform" in row["findings"].split() for row in rows] == [False, True, False, False]
+    assert "contradict each other" in rows[1]["messages"] and "--xform qform" in rows[1]["cures"]
+    assert "contradict each other" in (tmp_path / "set" / "qc.html").read_text()
+    assert "xform" not in ShardSet.open(tmp_path / "set").preprocessing
+
+    written(image_of(root, 0), sform=np.diag([-1.0, 1, 1, 1]) @ affine(), qform_code=0)
+    other = invoke(root, tmp_path / "other", "--size=16", "--workers=1", "--xform=qform")
+    assert "transform" not in other.stderr and "contradict each other" not in other.stderr
+    rows = list(csv.DictReader((tmp_path / "other" / "qc.csv").read_text().splitlines()))
+    assert [row["xform"] for row in rows] == ["sform", "qform", "sform", "sform"]
+    assert rows[1]["messages"] == rows[2]["messages"]
+    assert rows[0]["findings"].split().count("xform") == 1
+    shards = ShardSet.open(tmp_path / "other")
+    assert shards.preprocessing["xform"] == "qform"
+    assert not np.array_equal(shards.read(1), ShardSet.open(tmp_path / "set").read(1))
+
+
+def test_another_transform_is_another_import(tmp_path):
+    root = contradicting(tmp_path / "b")
+    assert invoke(root, tmp_path / "set", "--size=16", "--workers=1").exit_code == 0
+    with pytest.raises(ShardError, match="xform None \\(now 'qform'\\)"):
+        invoke(root, tmp_path / "set", "--size=16", "--workers=1", "--xform=qform", catch_exceptions=False)
+    again = invoke(root, tmp_path / "set", "--size=16", "--workers=1", "--xform=qform", "--overwrite")
+    assert again.exit_code == 0
+    assert "is already done" in invoke(root, tmp_path / "set", "--size=16", "--xform=qform").stdout
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.data.images import reading
+from trainer.data.images import geometry, reading
 from trainer.data.images.preprocess import Prepared, Recipe, prepare
 from trainer.errors import CingulumError, CohortError, ImageError, RunError
 from trainer.inference import results, space
@@ -175,8 +175,10 @@ def _longest_side(path: Path, recipe: Recipe) -> int:
     Raises:
         ImageError: the file cannot be read.
     """
-    image = reading.read(path, volume=recipe.volume)
-    sides = np.linalg.norm(image.affine[:3, :3], axis=0) * np.array(image.data.shape)
-    if not np.isfinite(sides).all():
+    shape, affine = reading.grid(path, recipe.xform)
+    if geometry.fault(affine):
         return 0  # quality control will say what is wrong with it
+    if geometry.is_sheared(affine):
+        shape, affine = geometry.upright_grid(shape, affine)
+    sides = np.linalg.norm(affine[:3, :3], axis=0) * np.array(shape)
     return int(min(512, np.ceil(sides.max() / recipe.spacing)))

@@ -13,7 +13,9 @@ import numpy as np
 from scipy import ndimage
 
 from trainer import atomic
+from trainer.data.images import reading
 from trainer.data.images.preprocess import Prepared
+from trainer.data.images.recipe import Xform
 from trainer.inference import results, sliding
 from trainer.inference.ensemble import Ensemble
 from trainer.inference.sliding import Slabs, Windows
@@ -37,11 +39,9 @@ class Grid:
         return float(abs(np.linalg.det(self.affine[:3, :3]))) / 1000
 
     @classmethod
-    def of_file(cls, path: Path) -> Grid:
-        """Return the grid of an image file, without reading its voxels."""
-        image: Any = nibabel.load(path)
-        x, y, z = (int(n) for n in image.shape[:3])
-        return cls((x, y, z), np.asarray(image.affine, np.float64))
+    def of_file(cls, path: Path, xform: Xform | None = None) -> Grid:
+        """Return the grid of an image file, without reading its voxels; `xform` as for `reading.read`."""
+        return cls(*reading.grid(path, xform))
 
 
 def labels_on(target: Grid, slabs: Slabs, source: Grid) -> np.ndarray:
@@ -51,8 +51,9 @@ def labels_on(target: Grid, slabs: Slabs, source: Grid) -> np.ndarray:
     borders than choosing first; voxels outside of the source are background, class 0.
 
     Args:
-        target: of the image; its axes must run along those of `source`, in any order and direction, as they
-            do where the source was made by `trainer.data.images.preprocess`.
+        target: of the image. Where its axes run along those of `source`, in any order and direction, as they
+            do where the source was made by `trainer.data.images.preprocess` of an image that is not sheared,
+            slabs are used and forgotten one by one; else all of them are kept.
         slabs: first plane and probabilities float32 (n, H, W, K), in order, without gaps, from the first
             plane of the source to the last, as `sliding.blend` yields them.
         source: the grid that the probabilities are on.
@@ -60,12 +61,11 @@ def labels_on(target: Grid, slabs: Slabs, source: Grid) -> np.ndarray:
     Returns:
         uint8 (X, Y, Z). Besides it, memory holds a slab and, for its part of the target, two numbers
         per voxel.
-
-    Raises:
-        ValueError: the axes of the two grids do not run along one another.
     """
     to_source = np.linalg.inv(source.affine) @ target.affine
     axes = _axes_of(to_source[:3, :3])
+    if axes is None:
+        return _labels_by_planes(target, slabs, source, to_source)
     labels = np.zeros(target.shape, np.uint8)
     along = axes[0]  # the axis of the target that runs through the slabs
     places = to_source[0, along] * np.arange(target.shape[along]) + to_source[0, 3]
@@ -99,20 +99,19 @@ def volumes_ml(labels: np.ndarray, grid: Grid, classes: int) -> list[float]:
 def write_label_map(path: Path, labels: np.ndarray, like: Path) -> None:
     """Write uint8 labels (X, Y, Z) as NIfTI with the geometry of the image file they belong to, atomically.
 
-    Affine, its codes (which space it leads to) and units are the image's own; voxel values and intensity
-    scaling are not.
+    Transforms, their codes (which space they lead to) and units are the image's own, so that every program
+    lays the two files over each other, whichever transform it takes; voxel values and intensity scaling are
+    not.
     """
-    image: Any = nibabel.load(like)
-    affine = np.asarray(image.affine, np.float64)
-    made = nibabel.Nifti1Image(labels, affine)
-    if isinstance(image.header, nibabel.Nifti1Header):
-        made.header.set_xyzt_units(*image.header.get_xyzt_units())
-        if image.header["qform_code"] > 0:
-            made.set_qform(image.get_qform(), int(image.header["qform_code"]))
-        # Where both codes are 0, every program places the two files alike, whatever it presumes.
-        made.set_sform(affine, int(image.header["sform_code"]))
-    else:
-        made.set_sform(affine, 1)
+    fields = reading.geometry_fields(like)
+    header = nibabel.nifti1.Nifti1Header()
+    header.set_data_shape(labels.shape)
+    header.set_data_dtype(labels.dtype)
+    if fields is None:
+        header.set_sform(reading.grid(like)[1], 1)
+    for name, value in (fields or {}).items():
+        header[name] = value
+    made = nibabel.Nifti1Image(labels, None, header)
     made.header["descrip"] = b"cingulum predict"
     made.header["cal_max"] = float(labels.max(initial=0))
 
@@ -127,14 +126,35 @@ def _compressed(image: Any) -> bytes:
     return gzip.compress(image.to_bytes(), compresslevel=6, mtime=0)
 
 
-def _axes_of(matrix: np.ndarray) -> tuple[int, int, int]:
-    """For each row of a scaled permutation (3, 3), the column of its one entry."""
+def _axes_of(matrix: np.ndarray) -> tuple[int, int, int] | None:
+    """For each row of a scaled permutation (3, 3), the column of its one entry; None for other matrices."""
     columns = np.abs(matrix).argmax(axis=1)
     alone = np.zeros_like(matrix)
     alone[np.arange(3), columns] = matrix[np.arange(3), columns]
     if len(set(columns.tolist())) < 3 or not np.allclose(matrix, alone, atol=1e-4 * np.abs(matrix).max()):
-        raise ValueError(f"the grids are tilted against one another: {matrix.tolist()}")
+        return None
     return int(columns[0]), int(columns[1]), int(columns[2])
+
+
+def _labels_by_planes(target: Grid, slabs: Slabs, source: Grid, to_source: np.ndarray) -> np.ndarray:
+    """Return what `labels_on` does for a target whose axes are tilted against those of the source."""
+    shares = np.concatenate([slab.copy() for _, slab in slabs])
+    labels = np.zeros(target.shape, np.uint8)
+    for plane in range(target.shape[0]):
+        index = np.stack(np.broadcast_arrays(plane, *np.indices(target.shape[1:]))).reshape(3, -1)
+        places = to_source[:3, :3] @ index + to_source[:3, 3:]
+        last = np.array(source.shape)[:, None] - 0.5
+        inside = ((places >= -0.5) & (places <= last)).all(axis=0)
+        if not inside.any():
+            continue
+        classes = [
+            ndimage.map_coordinates(shares[..., number], places[:, inside], order=1, mode="nearest")
+            for number in range(shares.shape[-1])
+        ]
+        of_plane = np.zeros(inside.shape, np.uint8)
+        of_plane[inside] = np.argmax(classes, axis=0)
+        labels[plane] = of_plane.reshape(target.shape[1:])
+    return labels
 
 
 def _labels_of(
@@ -187,7 +207,7 @@ def segment(
         on the image's own voxels, and for several members the standard deviation of each one's own volumes.
     """
     classes, members = ensemble.first.classes, len(ensemble.members)
-    target = Grid.of_file(image)
+    target = Grid(*prepared.image_grid)
     array, affine = _within(target, prepared, windows.size)
     d, h, w = array.shape[:3]
     source = Grid((d, h, w), affine)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer import config as configuration
+from trainer.data.images.recipe import XFORMS
 from trainer.errors import ConfigError
 from trainer.report.cohort import SPLITS, Group
 from trainer.report.facts import watt_hours
@@ -118,6 +119,8 @@ def _preprocessing(story: Story) -> list[str]:
     grid = f"a cube of {size:.0f} voxels a side"
     grid += "" if spacing is None else f" of {spacing:g} mm"
     said = [f"Images were turned to RAS+ axes, resampled and cut or padded to {grid} about the head."]
+    if (xform := recipe.get("xform")) in XFORMS:
+        said.append(f"Where a NIfTI header had both transforms, its {xform} was used.")
     low, high = number(recipe.get("low_percentile")), number(recipe.get("high_percentile"))
     if low is not None and high is not None:
         said.append(

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import nibabel
 import numpy as np
-from scipy import ndimage
 
 from trainer.data.images import foreground, quality
 from trainer.data.images.findings import Finding, bad, warning
 from trainer.data.images.reading import Image
-from trainer.data.images.resampling import resample, resampled_affine
+from trainer.data.images.resampling import filled, onto, resample, resampled_affine
 
 # Share of the first contrast's foreground that must lie within a further one; under the second value a
 # person should look.
@@ -48,16 +47,7 @@ def align(image: Image, shape: tuple[int, ...], affine: np.ndarray, spacing: flo
     x, y, z = (float(size) for size in nibabel.affines.voxel_sizes(its_affine))
     resampled = resample(data, (x, y, z), spacing)
     own = resampled_affine(its_affine, data.shape, resampled.shape, (x, y, z), spacing)
-    there = np.linalg.inv(own) @ affine
-    # Rounded and with a margin of one voxel: headers that differ in their last digits are the same grid, and
-    # must not push whole faces out of the image.
-    step, first = np.round(there[:3, :3], 6), np.round(there[:3, 3], 4) + 1
-    padded = np.pad(resampled, 1, mode="edge")
-    aligned = ndimage.affine_transform(padded, step, first, tuple(shape), np.float32, order=1)
-    # An image ends half a voxel beyond the middle of its last one.
-    seen = np.pad(np.ones_like(resampled), 1)
-    aligned[ndimage.affine_transform(seen, step, first, tuple(shape), order=1) < 0.5] = np.nan
-    return aligned
+    return onto(resampled, own, shape, affine)
 
 
 def judge(aligned: np.ndarray, inside: np.ndarray, cube: tuple[slice, ...], spacing: float) -> list[Finding]:
@@ -89,11 +79,6 @@ def judge(aligned: np.ndarray, inside: np.ndarray, cube: tuple[slice, ...], spac
         message = f"covers {100 * covered:.0f} % of the first contrast's foreground."
         return [warning("partly-covered", message, "If it is a slab, use a scan of the whole brain.")]
     return []
-
-
-def filled(aligned: np.ndarray) -> np.ndarray:
-    """Fill the image with its lowest value where the grid lies outside it."""
-    return np.where(np.isfinite(aligned), aligned, np.nanmin(aligned))
 
 
 def _middle(foreground_of_one: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ The background has what the classes leave of 1; of equal shares the first class 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from scipy import ndimage
 
 from trainer.data.images import quality, reading
 from trainer.data.images.findings import Finding, ImageFault, about, bad, warning
-from trainer.data.images.recipe import MapRecipe
+from trainer.data.images.recipe import MapRecipe, Xform
 from trainer.data.images.resampling import Cut
 
 # How far corners of the map's grid may lie from those of its image, in voxels: headers round.
@@ -29,13 +30,16 @@ _MOST_LABELS = 2**24
 _MOST_NAMED = 8
 
 
-def prepare(paths: Sequence[Path], cut: Cut, recipe: MapRecipe) -> tuple[np.ndarray, list[Finding]]:
+def prepare(
+    paths: Sequence[Path], cut: Cut, recipe: MapRecipe, xform: Xform | None = None
+) -> tuple[np.ndarray, list[Finding]]:
     """Return the label map of one image.
 
     Args:
         paths: of 'probseg' one file for each class but the background, in their order; of 'dseg' the one.
         cut: how the volume was cut from its image.
         recipe: which classes there are.
+        xform: which transform of a NIfTI header counts, as for the image.
 
     Returns:
         (D, H, W) uint8, places in `recipe.classes`, and warnings.
@@ -46,9 +50,9 @@ def prepare(paths: Sequence[Path], cut: Cut, recipe: MapRecipe) -> tuple[np.ndar
     """
     shares: Iterator[tuple[int, np.ndarray]]
     if recipe.kind == "probseg":
-        shares = ((number, cut.of(_share(path, cut))) for number, path in enumerate(paths, start=1))
+        shares = ((number, cut.of(_share(path, cut, xform))) for number, path in enumerate(paths, start=1))
     else:
-        shares = _shares_of_labels(_places(paths[0], cut, recipe), cut)
+        shares = _shares_of_labels(_places(paths[0], cut, recipe, xform), cut)
     label_map = _largest(shares, cut.size)
     if not label_map.any():
         message = "its label map is all background inside the cube."
@@ -84,8 +88,8 @@ def _largest(shares: Iterable[tuple[int, np.ndarray]], size: int) -> np.ndarray:
     return label_map
 
 
-def _share(path: Path, cut: Cut) -> np.ndarray:
-    data = _on_grid(path, cut)
+def _share(path: Path, cut: Cut, xform: Xform | None) -> np.ndarray:
+    data = _on_grid(path, cut, xform)
     low, high = float(data.min()), float(data.max())
     if not (low >= -_ROUNDING and high <= 1 + _ROUNDING):  # NaN too
         message = f"holds values from {low:.4g} to {high:.4g}; a share of a voxel is 0 to 1."
@@ -94,8 +98,8 @@ def _share(path: Path, cut: Cut) -> np.ndarray:
     return data
 
 
-def _numbers(path: Path, cut: Cut) -> np.ndarray:
-    data = _on_grid(path, cut)
+def _numbers(path: Path, cut: Cut, xform: Xform | None) -> np.ndarray:
+    data = _on_grid(path, cut, xform)
     rounded = np.rint(data)
     off = ~((np.abs(data - rounded) <= 1e-3) & (np.abs(data) < _MOST_LABELS))  # NaN too
     if off.any():
@@ -108,9 +112,9 @@ def _numbers(path: Path, cut: Cut) -> np.ndarray:
     return rounded.astype(np.int64)
 
 
-def _places(path: Path, cut: Cut, recipe: MapRecipe) -> np.ndarray:
+def _places(path: Path, cut: Cut, recipe: MapRecipe, xform: Xform | None) -> np.ndarray:
     """Return the class of each voxel of a map of label numbers, (X, Y, Z) uint8."""
-    numbers = _numbers(path, cut)
+    numbers = _numbers(path, cut, xform)
     lowest = int(numbers.min())
     there = np.flatnonzero(np.bincount((numbers - lowest).ravel())) + lowest
     place = {0: 0} | dict(recipe.labels)
@@ -134,14 +138,17 @@ def _shares_of_labels(places: np.ndarray, cut: Cut) -> Iterator[tuple[int, np.nd
             yield number, cut.of((places[box] == number).astype(np.float32), tuple(s.start for s in box))
 
 
-def _on_grid(path: Path, cut: Cut) -> np.ndarray:
+def _on_grid(path: Path, cut: Cut, xform: Xform | None) -> np.ndarray:
     """Return the voxels of a map, axes moved to RAS+, (X, Y, Z) float32; on the grid of its image."""
     try:
-        stored = reading.read(path)
+        stored = reading.read(path, xform=xform)
     except ImageFault as fault:
         raise _fault(path, fault.finding) from None
     for finding in quality.check_affine(stored):
         raise _fault(path, finding)
+    for finding in stored.remarks:
+        if finding.code == "scaling":  # of an image it makes no difference; of a map it is the values
+            raise _fault(path, replace(finding, severity="bad"))
     data, affine = quality.to_canonical(stored)
     if data.shape != cut.shape:
         ours, its = (" x ".join(map(str, shape)) for shape in (data.shape, cut.shape))

@@ -1,8 +1,8 @@
 """Prepare the array of a network from image files: the same way for import and for prediction.
 
-1. Axes to RAS+ (nearest, no interpolation). 2. Resampled to cubic voxels. 3. A cube cut out, or padded,
-about the head or brain. 4. Intensities clipped and standardised over the foreground. 5. Rounded to the
-stored type.
+1. Axes to RAS+ (nearest, no interpolation; sheared ones are resampled to right angles). 2. Resampled to
+cubic voxels. 3. A cube cut out, or padded, about the head or brain. 4. Intensities clipped and standardised
+over the foreground. 5. Rounded to the stored type.
 Further contrasts of the same head are brought onto the grid of the first and standardised each on its own.
 """
 
@@ -16,11 +16,11 @@ from typing import Any
 import nibabel
 import numpy as np
 
-from trainer.data.images import contrasts, foreground, quality, reading
+from trainer.data.images import contrasts, foreground, quality, reading, resampling
 from trainer.data.images.findings import Finding, ImageFault, about, bad, note, warning
 from trainer.data.images.reading import Image
 from trainer.data.images.recipe import Recipe
-from trainer.data.images.resampling import Cut, resample
+from trainer.data.images.resampling import Cut, filled, resample
 from trainer.data.shards import stored_types
 from trainer.errors import ImageError
 
@@ -39,6 +39,7 @@ class Prepared:
             left to right, H back to front, W bottom to top.
         affine: (4, 4) float64, from voxel indices (d, h, w) to millimetres in RAS+ space.
         cut: how the cube was cut from the first image, its axes in RAS+.
+        image_grid: shape (X, Y, Z) and affine (4, 4) of the first image as it is stored.
         report: the numbers: clip_low, clip_high, mean, standard_deviation, foreground_ml, cut_share; those of
             further contrasts under their names.
         findings: warnings and notes.
@@ -49,6 +50,7 @@ class Prepared:
     cut: Cut
     report: dict[str, Any]
     findings: tuple[Finding, ...]
+    image_grid: tuple[tuple[int, int, int], np.ndarray]
 
 
 def prepare(path: Path | Sequence[Path], recipe: Recipe) -> Prepared:
@@ -82,7 +84,7 @@ def checked(path: Path, recipe: Recipe) -> tuple[Image, list[Finding]]:
     Raises:
         ImageFault: it cannot be read.
     """
-    image = reading.read(path, volume=recipe.volume)
+    image = reading.read(path, volume=recipe.volume, xform=recipe.xform)
     return image, quality.check(image, replace_not_finite=recipe.nan == "zero")
 
 
@@ -109,15 +111,21 @@ def prepare_image(path: Path, image: Image, recipe: Recipe, others: Sequence[Ima
         others: the image of each further contrast, in the recipe's order.
     """
     data, affine = quality.to_canonical(_finite(image, recipe))
-    x, y, z = (float(size) for size in nibabel.affines.voxel_sizes(affine))
-    resampled = resample(data, (x, y, z), recipe.spacing)
+    upright, its_affine = resampling.upright(data, affine)
+    x, y, z = (float(size) for size in nibabel.affines.voxel_sizes(its_affine))
+    everywhere = None
+    if upright is not data:  # what a sheared image does not reach must not count
+        reached = np.isfinite(upright)
+        everywhere = resample(reached.astype(np.float32), (x, y, z), recipe.spacing) > 0.5
+        upright = filled(upright)
+    resampled = resample(upright, (x, y, z), recipe.spacing)
 
     inside = foreground.mask(resampled)
     if not inside.any():
         raise ImageFault(
             path, bad("no-foreground", "nothing stands out from the background.", _UNLIKE_A_SCAN)
         )
-    numbers = _intensities(path, resampled, inside, recipe)
+    numbers = _intensities(path, resampled, inside, recipe, everywhere)
     start = foreground.crop_start(foreground.box(inside), recipe.size)
     cut = Cut(data.shape, affine, recipe.spacing, start, recipe.size)
     report: dict[str, Any] = {
@@ -135,7 +143,8 @@ def prepare_image(path: Path, image: Image, recipe: Recipe, others: Sequence[Ima
         channels.append(channel)
         findings += seen
     array = stored_types.rounded(np.stack(channels, axis=-1), recipe.dtype)
-    return Prepared(array, cut.cube_affine, cut, report, tuple(findings))
+    i, j, k = image.data.shape
+    return Prepared(array, cut.cube_affine, cut, report, tuple(findings), ((i, j, k), image.affine))
 
 
 def _further(
@@ -148,7 +157,7 @@ def _further(
         if finding.severity == "bad":
             raise ImageFault(path, finding)
     there = np.isfinite(aligned)
-    aligned = contrasts.filled(aligned)
+    aligned = filled(aligned)
     # Over the first's foreground and its own: Otsu's threshold leaves out what is dark in one contrast (CSF
     # in T1w), and may take in nothing else in another.
     both = there & (inside | foreground.mask(aligned))

@@ -9,6 +9,7 @@ from typing import Any
 import nibabel
 import numpy as np
 
+from trainer.data.images import geometry
 from trainer.data.images.findings import Finding, bad, note, warning
 from trainer.data.images.reading import Image
 
@@ -32,6 +33,7 @@ class Facts:
     Attributes:
         voxel_mm: size of a stored voxel along the stored axes.
         orientation: where the stored axes point, such as 'LPI'.
+        xform: which transform of a NIfTI header places it; see `reading.Image`.
         content_sha256: of the voxel values with the axes moved to RAS+, the same for copies in other formats.
     """
 
@@ -40,6 +42,7 @@ class Facts:
     dtype: str
     voxel_mm: tuple[float, ...]
     orientation: str
+    xform: str
     minimum: float
     maximum: float
     mean: float
@@ -58,25 +61,20 @@ class Facts:
 
 def check(image: Image, *, replace_not_finite: bool = False) -> list[Finding]:
     """Return every finding on an image."""
-    geometry = check_affine(image)
-    if not geometry:
-        geometry = _check_voxels_size(image)
-    return geometry + _check_orientation(image) + _check_values(image.data, replace_not_finite)
+    place = check_affine(image) or [*_check_voxels_size(image), *_check_shear(image)]
+    return [
+        *image.remarks,
+        *place,
+        *_check_orientation(image),
+        *_check_values(image.data, replace_not_finite),
+    ]
 
 
 def check_affine(image: Image) -> list[Finding]:
     """Return what is wrong with the affine of an image; empty where it is usable."""
     cure = "Write the right orientation into its header (fslorient), or convert the original DICOM again."
-    if not np.isfinite(image.affine).all():
-        return [bad("affine", "the affine in its header has entries that are NaN or infinite.", cure)]
-    sizes = nibabel.affines.voxel_sizes(image.affine)
-    scaled = abs(np.linalg.det(image.affine[:3, :3])) / max(float(np.prod(sizes)), 1e-300)
-    if scaled < 1e-3:
-        message = "the affine in its header is singular: axes that point the same way, or voxels of size 0."
-        return [bad("affine", message, cure)]
-    if np.isnan(nibabel.io_orientation(image.affine)).any():
-        return [bad("affine", "the affine in its header maps no axis to an axis of the body.", cure)]
-    return []
+    reason = geometry.fault(image.affine)
+    return [bad("affine", f"the affine in its header {reason}.", cure)] if reason else []
 
 
 def facts(image: Image) -> Facts:
@@ -90,6 +88,7 @@ def facts(image: Image) -> Facts:
         dtype=image.stored_dtype,
         voxel_mm=tuple(round(float(size), 4) for size in sizes),
         orientation="".join(nibabel.aff2axcodes(image.affine)) if usable else "?",
+        xform=image.xform,
         minimum=float(finite.min()) if finite.size else float("nan"),
         maximum=float(finite.max()) if finite.size else float("nan"),
         mean=float(finite.mean(dtype=np.float64)) if finite.size else float("nan"),
@@ -139,6 +138,18 @@ def _check_voxels_size(image: Image) -> list[Finding]:
         advice = "Check that it is a scan of the whole brain, in millimetres."
         findings.append(warning("small-extent", message, advice))
     return findings
+
+
+def _check_shear(image: Image) -> list[Finding]:
+    shear = geometry.shear_degrees(image.affine)
+    if shear <= geometry.NOTABLE_SHEAR_DEGREES:
+        return []
+    message = (
+        f"its axes are up to {shear:.1f} degrees off a right angle (tilted gantry?); it was resampled by its "
+        "affine to axes at right angles."
+    )
+    advice = "Look at it in qc.html; if it looks sheared there, the affine in its header is wrong."
+    return [warning("sheared", message, advice)]
 
 
 def _check_orientation(image: Image) -> list[Finding]:

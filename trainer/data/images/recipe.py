@@ -11,6 +11,9 @@ from trainer.errors import ConfigError
 
 MapKind = Literal["probseg", "dseg"]
 BACKGROUND = "background"
+# The two transforms of a NIfTI header, in the order in which they are taken.
+Xform = Literal["sform", "qform"]
+XFORMS: tuple[Xform, ...] = get_args(Xform)
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,9 @@ class MapRecipe:
             ) from None
 
 
+# Keys that a recipe has only where they were chosen.
+_CHOSEN = ("contrasts", "maps", "xform")
+
 # Length of the default cube's edge. An adult brain is at most about 180 mm long (ICBM152: 145 x 180 x 150).
 DEFAULT_EXTENT_MM = 192.0
 
@@ -81,6 +87,8 @@ class Recipe:
         contrasts: names of the channels where there are several, such as ("T1w", "T2w"); the first decides
             grid and cube.
         maps: what the label maps are made of, where there are some.
+        xform: which transform of a NIfTI header counts where it has both; None: the sform, with a warning
+            where the qform contradicts it.
     """
 
     size: int
@@ -95,6 +103,7 @@ class Recipe:
     version: int = 1
     contrasts: tuple[str, ...] = ()
     maps: MapRecipe | None = None
+    xform: Xform | None = None
 
     def __post_init__(self) -> None:
         allowed: dict[str, Sequence[Any]] = {
@@ -103,6 +112,7 @@ class Recipe:
             "foreground": ("otsu",),
             "nan": ("refuse", "zero"),
             "version": (1,),
+            "xform": (None, *XFORMS),
         }
         for name, values in allowed.items():
             if getattr(self, name) not in values:
@@ -138,10 +148,10 @@ class Recipe:
         return (self.size, self.size, self.size, max(1, len(self.contrasts)))
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object; contrasts and maps only where there are some."""
+        """Return it as a JSON object; contrasts, maps and transform only where they were chosen."""
         tree = {**asdict(self), "contrasts": list(self.contrasts)}
         tree["maps"] = self.maps.to_json() if self.maps else None
-        return {key: value for key, value in tree.items() if key not in ("contrasts", "maps") or value}
+        return {key: value for key, value in tree.items() if key not in _CHOSEN or value}
 
     @classmethod
     def from_json(cls, tree: dict[str, Any]) -> Recipe:

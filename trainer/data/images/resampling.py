@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import nibabel
 import numpy as np
-from scipy import sparse
+from scipy import ndimage, sparse
 
-from trainer.data.images import foreground
+from trainer.data.images import foreground, geometry
 
 
 def resampled_length(stored: int, voxel: float, spacing: float) -> int:
@@ -82,15 +83,55 @@ def resampled_affine(
     return new
 
 
+def onto(data: np.ndarray, own: np.ndarray, shape: tuple[int, ...], affine: np.ndarray) -> np.ndarray:
+    """Return (X, Y, Z) data with the affine `own`, interpolated linearly onto another grid, as float32.
+
+    NaN where the grid lies outside the image. Where both grids are the same, nothing changes.
+
+    Args:
+        data: without NaN.
+        own: (4, 4), the affine of the data.
+        shape: (X, Y, Z) of the grid.
+        affine: (4, 4) of the grid.
+    """
+    there = np.linalg.inv(own) @ affine
+    # Rounded and with a margin of one voxel: headers that differ in their last digits are the same grid, and
+    # must not push whole faces out of the image.
+    step, first = np.round(there[:3, :3], 6), np.round(there[:3, 3], 4) + 1
+    padded = np.pad(data, 1, mode="edge")
+    aligned = ndimage.affine_transform(padded, step, first, tuple(shape), np.float32, order=1)
+    # An image ends half a voxel beyond the middle of its last one.
+    seen = np.pad(np.ones_like(data), 1)
+    aligned[ndimage.affine_transform(seen, step, first, tuple(shape), order=1) < 0.5] = np.nan
+    return aligned
+
+
+def upright(data: np.ndarray, affine: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (X, Y, Z) data and affine on axes at right angles: sheared ones are interpolated by the affine.
+
+    NaN outside a sheared image; any other is returned as it is.
+    """
+    if not geometry.is_sheared(affine):
+        return data, affine
+    x, y, z = data.shape
+    shape, new = geometry.upright_grid((x, y, z), affine)
+    return onto(data, affine, shape, new), new
+
+
+def filled(data: np.ndarray) -> np.ndarray:
+    """Fill with its lowest value what is NaN: what lies outside an image that was brought onto a grid."""
+    return np.where(np.isfinite(data), data, np.nanmin(data))
+
+
 @dataclass(frozen=True)
 class Cut:
     """From an image whose axes run in RAS+ to the cube cut out of it.
 
     Attributes:
         shape: (X, Y, Z) of the image.
-        affine: (4, 4) of the image, voxel indices to millimetres.
+        affine: (4, 4) of the image, voxel indices to millimetres; may be sheared.
         spacing: edge of the cube's voxels, in mm.
-        start: first index of the cube in the image resampled to `spacing`.
+        start: first index of the cube in the image, upright and resampled to `spacing`.
         size: edge of the cube, in voxels.
     """
 
@@ -100,20 +141,28 @@ class Cut:
     start: tuple[int, int, int]
     size: int
 
+    @cached_property
+    def _upright(self) -> tuple[tuple[int, int, int], np.ndarray]:
+        """Shape and affine of the image on axes at right angles."""
+        if not geometry.is_sheared(self.affine):
+            return self.shape, self.affine
+        return geometry.upright_grid(self.shape, self.affine)
+
     @property
     def voxel(self) -> tuple[float, float, float]:
-        """Return the voxel size of the image, in mm."""
-        x, y, z = (float(size) for size in nibabel.affines.voxel_sizes(self.affine))
+        """Return the voxel size of the image, made upright, in mm."""
+        x, y, z = (float(size) for size in nibabel.affines.voxel_sizes(self._upright[1]))
         return x, y, z
 
     @property
     def grid_affine(self) -> np.ndarray:
         """Return (4, 4) of the whole image resampled to `spacing`, voxel indices to millimetres."""
+        shape, affine = self._upright
         resampled = tuple(
             resampled_length(stored, voxel, self.spacing)
-            for stored, voxel in zip(self.shape, self.voxel, strict=True)
+            for stored, voxel in zip(shape, self.voxel, strict=True)
         )
-        return resampled_affine(self.affine, self.shape, resampled, self.voxel, self.spacing)
+        return resampled_affine(affine, shape, resampled, self.voxel, self.spacing)
 
     @property
     def cube_affine(self) -> np.ndarray:
@@ -129,5 +178,10 @@ class Cut:
             part: the data, or that part of them beyond which they are 0.
             first: index of its first voxel.
         """
-        resampled = resample_part(part, first, self.shape, self.voxel, self.spacing)
+        shape, _ = self._upright
+        if shape is not self.shape:
+            whole = np.zeros(self.shape, np.float32)
+            whole[tuple(slice(f, f + n) for f, n in zip(first, part.shape, strict=True))] = part
+            part, first = np.nan_to_num(upright(whole, self.affine)[0], copy=False), (0, 0, 0)
+        resampled = resample_part(part, first, shape, self.voxel, self.spacing)
         return foreground.crop(resampled, self.start, self.size, 0.0)

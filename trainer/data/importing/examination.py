@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import nibabel
 import numpy as np
 
-from trainer.data.images import label_maps, preprocess, quality, reading
+from trainer.data.images import geometry, label_maps, preprocess, quality, reading
 from trainer.data.images.findings import Finding, ImageFault, Status, about, status, warning
 from trainer.data.images.preprocess import Prepared
 from trainer.data.images.recipe import Recipe
@@ -94,7 +95,7 @@ def examine(task: tuple[SourceImage, Recipe]) -> Examined:
         return Examined(**known, findings=(*found, fault.finding), picture=_picture_of_stored(stored))
     known["further"] = {file.source: source_sha256(file.path) for file in image.further}
     found += remarks
-    tissue, complaints = _tissue(image)
+    tissue, complaints = _tissue(image, stored, recipe)
     return Examined(
         **known,
         picture=_picture_of_prepared(prepared.array, label_map),
@@ -126,7 +127,7 @@ def _label_map(
 ) -> tuple[np.ndarray | None, list[Finding]]:
     if recipe.maps is None:
         return None, []
-    return label_maps.prepare([file.path for file in image.maps], prepared.cut, recipe.maps)
+    return label_maps.prepare([file.path for file in image.maps], prepared.cut, recipe.maps, recipe.xform)
 
 
 def stamp(image: SourceImage) -> Stamp:
@@ -152,11 +153,11 @@ def source_sha256(path: Path) -> str:
 
 
 def _picture_of_stored(stored: reading.Image) -> str:
-    if not np.isfinite(stored.affine).all() or np.isnan(nibabel.io_orientation(stored.affine)).any():
+    if geometry.fault(stored.affine):
         return ""
     data, affine = quality.to_canonical(stored)
     x, y, z = (float(size) for size in nibabel.affines.voxel_sizes(affine))
-    return _as_text(_sheet(data, (x, y, z))) if min(x, y, z) > 0 else ""
+    return _as_text(_sheet(data, (x, y, z)))
 
 
 def _picture_of_prepared(array: np.ndarray, label_map: np.ndarray | None) -> str:
@@ -179,20 +180,40 @@ def _as_text(sheet: np.ndarray) -> str:
     return base64.b64encode(png(sheet)).decode()
 
 
-def _tissue(image: SourceImage) -> tuple[dict[str, float] | None, list[Finding]]:
-    """Return mL of each tissue: the sum of its probabilities times the volume of a voxel."""
+def _tissue(
+    image: SourceImage, of: reading.Image, recipe: Recipe
+) -> tuple[dict[str, float] | None, list[Finding]]:
+    """Return mL of each tissue: the sum of its probabilities times the volume of a voxel.
+
+    Args:
+        image: whose tissue maps are read.
+        of: the image as it was read: voxels of a map with as many voxels are as large as its own.
+        recipe: of the import.
+    """
     amounts: dict[str, float] = {}
     for tissue, path in image.tissue_maps:
         try:
-            stored = reading.read(path)
+            stored = reading.read(path, xform=recipe.xform)
         except ImageFault as fault:
             return None, [_tissue_warning(path, fault.finding.message)]
-        voxel_ml = abs(float(np.linalg.det(stored.affine[:3, :3]))) / 1000
+        voxel_ml, of_image = _voxel_ml(stored), _voxel_ml(of)
+        if stored.data.shape == of.data.shape and not math.isclose(voxel_ml, of_image, rel_tol=0.03):
+            reason = (
+                f"has voxels of {geometry.sizes_text(stored.affine)}, but the image, of the same shape, has "
+                f"{geometry.sizes_text(of.affine)}."
+            )
+            return None, [_tissue_warning(path, reason)]
+        if any(finding.code == "scaling" for finding in stored.remarks):
+            return None, [_tissue_warning(path, stored.remarks[0].message)]
         amount = float(stored.data.sum(dtype=np.float64)) * voxel_ml
         if not np.isfinite(amount):
             return None, [_tissue_warning(path, "holds values that are NaN or infinite.")]
         amounts[tissue] = round(amount, 3)
     return amounts or None, []
+
+
+def _voxel_ml(image: reading.Image) -> float:
+    return abs(float(np.linalg.det(image.affine[:3, :3]))) / 1000
 
 
 def _tissue_warning(path: Path, reason: str) -> Finding:

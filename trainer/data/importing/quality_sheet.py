@@ -22,8 +22,8 @@ from trainer.telling import tell
 _SEVERITY = {"bad": 0, "warning": 1, "ok": 2}
 COLUMNS = (
     "source", "status", "findings", "messages", "cures", "subject", "session", "label", "age", "sex", "site",
-    "format", "shape", "dtype", "voxel_mm", "orientation", "minimum", "maximum", "mean", "not_finite",
-    "foreground_ml", "cut_share", "content_sha256", "source_sha256",
+    "format", "shape", "dtype", "voxel_mm", "orientation", "xform", "minimum", "maximum", "mean",
+    "not_finite", "foreground_ml", "cut_share", "content_sha256", "source_sha256",
 )  # fmt: skip
 
 
