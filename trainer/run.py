@@ -127,7 +127,10 @@ def _train(
         patience = rule.resumed(cursor.best, cursor.waited)
         telemetry = Recorder(config.telemetry, world, folder.path, deterministic=config.train.deterministic)
         leaving.enter_context(contextlib.closing(telemetry))
-        setup = Setup(model, optimizer, world, data.task.loss(), data.task.scores(), telemetry.timeline)
+        setup = Setup(
+            model, optimizer, world, data.task.loss(), data.task.scores(), telemetry.timeline,
+            seed=config.train.seed, step=cursor.step,
+        )  # fmt: skip
         learner = strategy.build(plan, setup)
         leaving.callback(learner.close)
         training = Training(

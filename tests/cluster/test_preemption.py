@@ -20,15 +20,11 @@ def shards(tmp_path_factory) -> Path:
     return tiny_runs.make_shards(tmp_path_factory.mktemp("data") / "shards")
 
 
-# Dropout draws other masks where a network is divided.
-PLAIN = {"model__options": {}}
-
-
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory, shards, cluster) -> Path:
     """The folder of a job of two hosts that nothing interrupted."""
     folder = tmp_path_factory.mktemp("reference")
-    config = tiny_runs.write_config(folder, shards, "run", **PLAIN)
+    config = tiny_runs.write_config(folder, shards, "run")
     job = submit(cluster, folder / "job", [FAULTY, "none", 0, 0, config, "--resume"])
     job.wait_for_state("COMPLETED")
     assert job.failures == [] and not list(job.folder.glob("attempt*"))
@@ -54,7 +50,7 @@ def started_and_waiting(
     cluster, tmp_path: Path, shards: Path, step: int = 7, strategy: str = "data", **options
 ) -> tuple[Job, Path]:
     """A training of two hosts whose rank 0 waits after this step, until asked to save."""
-    config = tiny_runs.write_config(tmp_path, shards, "run", **PLAIN, train__strategy=strategy)
+    config = tiny_runs.write_config(tmp_path, shards, "run", train__strategy=strategy)
     job = submit(cluster, tmp_path / "job", [FAULTY, "wait", 0, step, config, "--resume"], **options)
     wait_until(lambda: Path(f"{config}.waiting").exists(), f"step {step}")
     return job, config

@@ -14,8 +14,7 @@ from tiny_runs import PROGRAM
 
 pytestmark = pytest.mark.slow
 
-# Dropout draws other masks where a network is divided.
-COMMON = {"train__epochs": 4, "model__options": {}, "checkpoint__every_steps": 6}
+COMMON = {"train__epochs": 4, "checkpoint__every_steps": 6}
 AUTO = {"name": "auto", "among": ["data", "spatial", "hybrid"], "reconsider_after": 3}
 
 

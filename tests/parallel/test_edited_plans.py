@@ -17,8 +17,7 @@ from cingulum import cli
 
 pytestmark = pytest.mark.slow
 
-# As in test_placed_runs.py: dropout draws other masks than Keras does.
-COMMON = {"train__epochs": 2, "model__options": {}, "checkpoint__every_steps": 3}
+COMMON = {"train__epochs": 2, "checkpoint__every_steps": 3}
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,6 @@ OWN = f"{FILE}:LocalSgd"
 # Plain SGD is linear in its gradients: the mean of weights after one update each is the update by their mean.
 COMMON = {
     "train__epochs": 2,
-    "model__options": {},
     "train__optimizer": {"name": "sgd", "learning_rate": 0.05, "momentum": 0.0},
 }
 

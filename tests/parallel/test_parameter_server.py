@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 # Everything that a server does itself, then what it must leave to the workers.
 OPTIONS = (
     *("momentum", "adamw", "clip_norm", "clip_value", "global_clip_norm", "accumulation_clip"),
-    *("weight_decay", "ema", "sync_batch_norm", "loss_scale_overflow"),
+    *("weight_decay", "ema", "sync_batch_norm", "loss_scale_overflow", "noise"),
 )
 SEPARATE = [*(f"{name}:2" for name in OPTIONS), "adam:1", "adam:4", "global_clip_norm:4", "ema:1"]
 COLOCATED = ["sgd:1", "adam:2", "adam:4", "global_clip_norm:4", "accumulation:4"]

@@ -16,8 +16,7 @@ from jobs import blame
 
 pytestmark = pytest.mark.slow
 
-# Nothing that depends on the number of ranks: no dropout, whose random numbers are each rank's own.
-COMMON = {"train__epochs": 2, "model__options": {}, "train__strategy": "parameter-server"}
+COMMON = {"train__epochs": 2, "train__strategy": "parameter-server"}
 
 
 @pytest.fixture(scope="module")

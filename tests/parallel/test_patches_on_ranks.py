@@ -23,7 +23,6 @@ SEGMENTATION = {
 }
 REGRESSION = {
     "task__name": "regression",
-    "model__options": {},  # without dropout, whose random numbers are each rank's own
     "data__covariates": ["sex"],
     "data__patch": {"size": 16, "per_volume": 2, "sampling": "foreground"},
 }

@@ -38,6 +38,7 @@ GATE = (
     "hypergraph",
     "hypergraph in stages",
     "as many replicas of a hypergraph as take least",
+    "noise in space",
     "moved",
 )
 ALONE = ("tiny filters", "resattnet18 filters")

@@ -126,7 +126,7 @@ def test_sigusr2_to_mpirun_reaches_the_ranks_and_ends_in_75(tmp_path, shards):
 @pytest.mark.slow
 def test_another_world_size_goes_on_with_the_same_sequence(tmp_path, shards, launch):
     """Two ranks begin, one process without mpirun ends: as one process alone, but for rounding."""
-    options = {"model__options": {"dropout": 0.0}, "train__epochs": 3}
+    options = {"train__epochs": 3}
     alone = tiny_runs.write_config(tmp_path, shards, "alone", **options)
     assert launch(0, PROGRAM, "none", 0, 0, alone).exit_code == 0
 

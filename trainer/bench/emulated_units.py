@@ -111,7 +111,7 @@ class EmulatedModel(PlacedModel):
 
     def __init__(self, plan: PlacedPlan, setup: Setup, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
-        super().__init__(plan, setup, seed=1)
+        super().__init__(plan, setup)
 
     def _player(self, placement: Placement, wire: Wire) -> Player:
         wire.begin()

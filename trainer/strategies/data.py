@@ -14,6 +14,7 @@ import tensorflow as tf
 from trainer.errors import ConfigError
 from trainer.ranks.world import World
 from trainer.strategies.distributed_optimizer import is_distributed, share_accumulated, trust
+from trainer.strategies.draws import Draws, Samples
 from trainer.strategies.guards import average_statistics, check_divergence
 from trainer.strategies.learner import Collected, Learner, Predictions, Setup, evaluated
 from trainer.tasks.losses import cross_entropy, hits
@@ -83,6 +84,8 @@ class DistributedModel(Learner):
         self.model, self.optimizer, self.world = setup.model, setup.optimizer, setup.world
         self._loss, self._score = setup.loss or cross_entropy(), setup.score or hits
         self._timeline = setup.timeline or Timeline(enabled=False)
+        self._draws, self._accumulation = Draws(setup.model, setup.seed), setup.accumulation
+        self._done = setup.micro_batches_done
         # Sums over this rank's samples since the last `epoch_metrics`: loss, score, samples.
         self._sums = tf.Variable(tf.zeros(3, tf.float64), trainable=False)
         self._train = tf.function(self._train_step, reduce_retracing=True, autograph=False)
@@ -102,7 +105,8 @@ class DistributedModel(Learner):
             This rank's mean weighted loss, a scalar. Float32, or float64 where network, loss, inputs and
             weights are.
         """
-        mean, marks = self._train(x, y, w)
+        mean, marks = self._train(x, y, w, tf.constant(self._done, tf.int64))
+        self._done += 1
         self._timeline.add(marks)
         return mean
 
@@ -161,13 +165,22 @@ class DistributedModel(Learner):
         """Return a context in which the network holds averaged weights, if the optimizer keeps them (EMA)."""
         return averaged_weights(self.model, self.optimizer)
 
-    def _train_step(self, x: Any, y: Any, w: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    def _train_step(self, x: Any, y: Any, w: Any, done: Any) -> tuple[tf.Tensor, tf.Tensor]:
         with self._timeline.tracing():
-            return self._update(x, y, w), self._timeline.marks()
+            return self._update(x, y, w, done), self._timeline.marks()
 
-    def _update(self, x: Any, y: Any, w: Any) -> tf.Tensor:
+    def _samples(self, w: Any, done: Any) -> Samples:
+        """This rank's samples of micro-batch number `done`, as `order.micro_batch_positions` has them."""
+        count = tf.shape(w)[0] if w.shape[0] is None else w.shape[0]
+        part = (done % self._accumulation) * self.world.size + self.world.rank
+        return Samples(
+            ((part * tf.cast(count, tf.int64), count),), whole=self.world.size * self._accumulation == 1
+        )
+
+    def _update(self, x: Any, y: Any, w: Any, done: Any) -> tf.Tensor:
         x = self._timeline.started(x)
-        with tf.GradientTape() as tape:
+        drawn = self._draws.of_pass(x, done // self._accumulation, self._samples(w, done))
+        with drawn as passing, tf.GradientTape() as tape:
             outputs = self.model(x, training=True)
             losses = self._loss(y, outputs)
             # As Keras' sum_over_batch_size: divided by the number of samples, not by their weights.
@@ -177,7 +190,8 @@ class DistributedModel(Learner):
             scaled = self.optimizer.scale_loss(mean)
         variables = self.model.trainable_variables
         seed = self._timeline.forward_done(scaled)
-        gradients = tape.gradient(scaled, [v.value for v in variables], seed)
+        with passing.backward():
+            gradients = tape.gradient(scaled, [v.value for v in variables], seed)
         self._timeline.backward_done(gradients)
         self.optimizer.apply(gradients, variables)
         real = tf.cast(w > 0, losses.dtype)

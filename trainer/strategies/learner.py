@@ -30,6 +30,8 @@ class Setup:
         loss: per-sample loss `(B,)` from targets and outputs; default: cross-entropy of classes and logits.
         score: a figure per sample `(B,)` for people; default: whether the largest logit is right.
         timeline: times the parts of each step; default: nothing is timed.
+        seed: of the run, for what layers draw at random.
+        step: updates done before; default: as many as the optimizer counts.
     """
 
     model: keras.Model
@@ -38,6 +40,20 @@ class Setup:
     loss: PerSample | None = None
     score: PerSample | None = None
     timeline: Timeline | None = None
+    seed: int = 0
+    step: int | None = None
+
+    @property
+    def accumulation(self) -> int:
+        """Micro-batches per update."""
+        inner: Any = getattr(self.optimizer, "inner_optimizer", self.optimizer)
+        return inner.gradient_accumulation_steps or 1
+
+    @property
+    def micro_batches_done(self) -> int:
+        """Micro-batches before the first one to come."""
+        # An optimizer does not count the updates that its loss scale skips.
+        return int(self.optimizer.iterations) if self.step is None else self.step * self.accumulation
 
 
 @dataclass(frozen=True)

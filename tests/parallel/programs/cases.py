@@ -1,11 +1,12 @@
 """What the equivalence proof trains: one network and one batch sequence per optimizer option.
 
-Plain Keras only. `plain_keras.py` (one process, no Cingulum) and `distributed.py` (several ranks) both take
-their networks, optimizers and data from here.
+Plain Keras, but for what layers draw at random. `plain_keras.py` (one process, no strategy) and
+`distributed.py` (several ranks) both take their networks, optimizers and data from here.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +15,11 @@ import keras
 import numpy as np
 from keras.optimizers import SGD, Adam, AdamW, LossScaleOptimizer
 
+from trainer.strategies.draws import Draws, Samples
+
 BATCH = 12  # divisible by 1, 2, 3 and 4 ranks
 STEPS = 6
+SEED = 5  # of what layers draw
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class Case:
     ring: dict[str, Any] = field(default_factory=dict)
     tolerance: float = 2e-6
     overflow_at: int | None = None  # a step at which one sample overflows float16
+    noise: bool = False  # layers that draw at random
 
 
 CASES = {
@@ -58,6 +63,14 @@ CASES = {
     "float64_gather": Case(
         lambda: SGD(0.1), policy="float64", batch_norm=True, ring={"gather": True}, tolerance=1e-12
     ),
+    "noise": Case(lambda: SGD(0.1, momentum=0.9), noise=True, tolerance=1e-5),
+    "noise_float64": Case(
+        lambda: SGD(0.1, momentum=0.9), policy="float64", batch_norm=True, noise=True, tolerance=1e-12
+    ),
+    "noise_accumulation": Case(
+        lambda: SGD(0.1, gradient_accumulation_steps=2), policy="float64", noise=True, tolerance=1e-12
+    ),
+    "noise_bfloat16": Case(lambda: SGD(0.1), policy="mixed_bfloat16", noise=True, tolerance=3e-3),
     "float16_wire": Case(lambda: SGD(0.1), ring={"compression": "float16"}, tolerance=3e-4),
     "bfloat16_wire": Case(lambda: SGD(0.1), ring={"compression": "bfloat16"}, tolerance=2e-3),
     "bfloat16": Case(lambda: SGD(0.1), policy="mixed_bfloat16", tolerance=3e-3),
@@ -87,16 +100,36 @@ CASES = {
 }
 
 
-def network(batch_norm: type[keras.layers.Layer] | None) -> keras.Model:
+class DropPath(keras.layers.Layer):
+    """Stochastic depth (arXiv 1603.09382) as a user may write it, with a strength that all samples share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator()
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if not training:
+            return x
+        each = keras.random.uniform((keras.ops.shape(x)[0], 1, 1, 1, 1), seed=self.seeds)
+        all_alike = keras.random.uniform((1, 1, 1, 1, 1), seed=self.seeds)
+        return x * keras.ops.cast(each >= 0.25, x.dtype) * keras.ops.cast(1 + all_alike, x.dtype)
+
+
+def network(batch_norm: type[keras.layers.Layer] | None, *, noise: bool = False) -> keras.Model:
     """A small 3D network; the first convolution has no bias: under batch norm its gradient is noise."""
     layers = [keras.Input((8, 8, 8, 1)), keras.layers.Conv3D(4, 3, use_bias=False)]
     if batch_norm is not None:
         layers.append(batch_norm(momentum=0.7))
+    layers.append(keras.layers.Activation("tanh"))
+    if noise:
+        layers += [keras.layers.SpatialDropout3D(0.3), keras.layers.GaussianNoise(0.2), DropPath()]
+    layers += [keras.layers.Conv3D(6, 3, strides=2), keras.layers.Activation("tanh")]
+    if noise:
+        layers += [keras.layers.Dropout(0.4), keras.layers.AlphaDropout(0.2)]
+    layers.append(keras.layers.GlobalAveragePooling3D())
+    if noise:
+        layers.append(keras.layers.GaussianDropout(0.2))
     layers += [
-        keras.layers.Activation("tanh"),
-        keras.layers.Conv3D(6, 3, strides=2),
-        keras.layers.Activation("tanh"),
-        keras.layers.GlobalAveragePooling3D(),
         keras.layers.Dense(3, dtype="float64" if keras.config.floatx() == "float64" else "float32"),
     ]
     return keras.Sequential(layers)
@@ -122,6 +155,19 @@ def batches(case: Case) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         y = rng.integers(0, 3, BATCH).astype(np.int32)
         found.append((x.astype(keras.config.floatx()), y, w.astype(keras.config.floatx())))
     return found
+
+
+def train_in_one_process(model: keras.Model, case: Case, rounds: int = 1) -> None:
+    """Train with Keras alone, on the whole batches; layers draw what they draw for these samples."""
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=case.optimizer(), loss=loss, jit_compile=False, run_eagerly=case.noise)
+    model.optimizer.build(model.trainable_variables)
+    draws = Draws(model, SEED)
+    parts = model.optimizer.gradient_accumulation_steps or 1
+    for number, (x, y, w) in enumerate(rounds * batches(case)):
+        samples = Samples(((number % parts * BATCH, BATCH),), whole=parts == 1)
+        with draws.of_pass(x, number // parts, samples) if case.noise else contextlib.nullcontext():
+            model.train_on_batch(x, y, sample_weight=w)
 
 
 def state(model: keras.Model, optimizer: keras.Optimizer) -> dict[str, np.ndarray]:

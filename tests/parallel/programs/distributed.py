@@ -10,7 +10,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from cases import BATCH, CASES, batches, network, set_precision, state
+from cases import BATCH, CASES, SEED, batches, network, set_precision, state
 
 import trainer
 from trainer.strategies import data, guards
@@ -25,9 +25,9 @@ for name, case in CASES.items():
     set_precision(case)
     # Only rank 0 starts like the reference: the broadcast must do the rest.
     keras.utils.set_random_seed(3 + world.rank)
-    model = network(trainer.SyncBatchNormalization if case.batch_norm else None)
+    model = network(trainer.SyncBatchNormalization if case.batch_norm else None, noise=case.noise)
     optimizer = trainer.DistributedOptimizer(case.optimizer(), **case.ring)
-    distributed = data.build(Setup(model, optimizer, world))
+    distributed = data.build(Setup(model, optimizer, world, seed=SEED))
     for x, y, w in batches(case):
         distributed.train_step(x[mine], y[mine], w[mine])
     guards.check_divergence(model, world)

@@ -39,10 +39,12 @@ from trainer.ranks.members import Members
 from trainer.ranks.world import World
 from trainer.run_folder import checkpoint
 from trainer.strategies import optimizers, registry
+from trainer.strategies.draws import Draws, Samples
 from trainer.strategies.learner import Setup
 from trainer.strategies.placed.strategy import Placed
 
 STEPS_PER_EPOCH = 4
+SEED = 5  # of what layers draw
 HANGING_S = 240
 
 
@@ -95,7 +97,7 @@ def divided(case: Case, world: World, ranks: int) -> tuple[dict[str, np.ndarray]
     strategy, model, optimizer = made(case, ranks, case.start + world.rank)
     plan = strategy.plan(model, optimizer, world.size)
     loss, score = LOSSES[case.loss]
-    learner = strategy.build(plan, Setup(model, optimizer, world, loss, score))
+    learner = strategy.build(plan, Setup(model, optimizer, world, loss, score, seed=SEED))
     plans = cycle(plans_of(case, plan, model, optimizer, world))
     counts = Counted(learner)
     losses: list[Any] = []
@@ -232,12 +234,16 @@ def plain(case: Case) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     if case.in_graph:
         differentiated = tf.function(differentiated, autograph=False)
     losses, means, samples = [], 0.0, 0.0
-    for x, y, w in placed_cases.batches(case, model):
+    draws = Draws(model, SEED)
+    for number, (x, y, w) in enumerate(placed_cases.batches(case, model)):
         whole, summed = 0.0, None
+        step, micro = divmod(number, case.accumulation)
         for rows in case.micro_batches():
-            each, mean, gradients = differentiated(
-                one_or_all([one[rows] for one in x]), y[rows], w[rows], len(w)
-            )
+            places = Samples(tuple((micro * case.batch + int(row), 1) for row in rows), whole=False)
+            with draws.of_pass(x, step, places):
+                each, mean, gradients = differentiated(
+                    one_or_all([one[rows] for one in x]), y[rows], w[rows], len(w)
+                )
             summed = gradients if summed is None else [a + b for a, b in zip(summed, gradients, strict=True)]
             whole += float(mean)
             means += float(tf.reduce_sum(each * (w[rows] > 0)))
@@ -283,8 +289,6 @@ def main() -> None:
         case = CASES[name]
         placed_cases.use(case.policy)
         start, found = plain(case)
-        if case.alone:
-            found, _ = divided(case, World(), 1)
         np.savez(reference / f"{name}.start.npz", **start)
         np.savez(reference / f"{name}.npz", **found)
     world.barrier()

@@ -86,7 +86,6 @@ class Case:
         start: of the random numbers that the network begins with.
         ranks: numbers of ranks that it needs; () for any.
         overflow_at: a micro-batch in which one sample overflows float16.
-        alone: compare with the same strategy on one rank: dropout draws other masks than Keras does.
         in_graph: compare with Keras in a graph, not eagerly.
     """
 
@@ -103,7 +102,6 @@ class Case:
     batch: int = 2
     ranks: tuple[int, ...] = ()
     overflow_at: int | None = None
-    alone: bool = False
     in_graph: bool = False
 
     @property
@@ -162,25 +160,41 @@ def own(outputs: int = 2, *, covariates: int = 0) -> keras.Model:
     return keras.Model(inputs, logits)
 
 
-def residual(dropout: float = 0.2) -> keras.Model:
+def noisy() -> keras.Model:
+    """A network of all layers that draw at random, whose maps no power of two divides."""
+    layers = keras.layers
+    x = volume = keras.Input((7, 7, 7, 1), name="volume")
+    x = layers.Conv3D(5, 3, padding="same", name="first_conv")(x)
+    x = layers.BatchNormalization(momentum=0.9, name="first_norm")(x)
+    x = layers.ReLU(name="first_relu")(layers.SpatialDropout3D(0.3, name="first_dropout")(x))
+    x = layers.Conv3D(6, 3, padding="same", name="second_conv")(
+        layers.GaussianNoise(0.1, name="first_noise")(x)
+    )
+    x = layers.Dropout(0.3, noise_shape=(None, 1, None, None, None), name="second_dropout")(x)
+    x = layers.AlphaDropout(0.2, name="second_alpha")(layers.Activation("tanh", name="second_tanh")(x))
+    x = layers.Dropout(0.2, name="second_again")(x)
+    x = layers.GaussianDropout(0.2, name="head_noise")(layers.GlobalAveragePooling3D(name="head_pool")(x))
+    return keras.Model(volume, layers.Dense(2, dtype=keras.config.floatx(), name="head_logits")(x))
+
+
+def residual() -> keras.Model:
     """A network whose halves a skip reaches over, with batch norm and dropout on both sides."""
     layers = keras.layers
 
     def block(x: Any, name: str) -> Any:
         x = layers.Conv3D(6, 3, padding="same", name=f"{name}_conv")(x)
         x = layers.BatchNormalization(momentum=0.9, name=f"{name}_norm")(x)
-        return layers.Dropout(dropout, name=f"{name}_dropout")(layers.ReLU(name=f"{name}_relu")(x))
+        return layers.Dropout(0.2, name=f"{name}_dropout")(layers.ReLU(name=f"{name}_relu")(x))
 
     volume = keras.Input((8, 8, 8, 1), name="volume")
     first = block(volume, "first")
     x = layers.Add(name="skip")([first, block(block(first, "second"), "third")])
     x = layers.GlobalAveragePooling3D(name="head_pool")(layers.Activation("tanh", name="head_tanh")(x))
-    return keras.Model(volume, layers.Dense(2, name="head_logits")(x))
+    return keras.Model(volume, layers.Dense(2, dtype=keras.config.floatx(), name="head_logits")(x))
 
 
 def _registered(name: str, way: str) -> Case:
     strategy, network = WAYS[way], models.describe(name)
-    options: dict[str, Any] = {"dropout": 0.0} if name == "sfcn" else {}
     if network.dimensions == 2 and way == "spatial":
         strategy = lambda ranks: {**SPATIAL(ranks), "parts": [1, ranks, 1]}  # noqa: E731
     loss = "maps" if network.dense else "classes"
@@ -190,7 +204,7 @@ def _registered(name: str, way: str) -> Case:
     # Two micro-batches of two samples: a batch norm of one value has no variance.
     batch = 4 if way == "hybrid" else 2
     return Case(
-        registered(name, **options),
+        registered(name),
         strategy,
         loss=loss,
         steps=steps,
@@ -276,7 +290,7 @@ CASES: dict[str, Case] = {
     "frozen": _own(train={"transfer": {"freeze": ("stage1_*",)}}),
     "replicas": _own(section("spatial", replicas=2), batch=4, ranks=(2, 4)),
     "replicas of filters": _own(
-        section("filters", replicas=2), batch=4, ranks=(2, 4), train={"accumulation": 2}
+        section("filters", replicas=2), network=noisy, batch=4, ranks=(2, 4), train={"accumulation": 2}
     ),
     "stages": _own(HYBRID, batch=4, train=_optimizer("adamw", weight_decay=0.1, ema=0.8)),
     "stages by gpipe": _own(
@@ -291,7 +305,6 @@ CASES: dict[str, Case] = {
         train=_optimizer("sgd", clip_norm=0.01),
     ),
     "stages computed again": _own(section("hybrid", micro_batches=2, recompute=True), batch=4),
-    # The reference, on one rank, keeps everything.
     "stages computed again by gpipe": _own(
         lambda ranks: {
             **{"name": "hybrid", "micro_batches": 4, "partitions": 9, "planner": "dynamic"},
@@ -300,11 +313,10 @@ CASES: dict[str, Case] = {
         network=residual,
         batch=8,
         train={"accumulation": 2, **_optimizer("adam")},
-        alone=True,
     ),
     "replicas of stages computed again": _own(
         section("hybrid", micro_batches=2, replicas=2, schedule="gpipe", recompute=True),
-        network=lambda: residual(dropout=0.0),
+        network=residual,
         batch=8,
         ranks=(2, 4),
     ),
@@ -319,6 +331,7 @@ CASES: dict[str, Case] = {
     "hypergraph for time, perhaps with nothing to do": _own(section("hypergraph", objective="time"), batch=4),
     "hypergraph in stages": _own(
         section("hypergraph", objective="volume", imbalance=0.5, micro_batches=2),
+        network=noisy,
         batch=4,
         train=_optimizer("adamw", weight_decay=0.1, ema=0.8),
     ),
@@ -362,8 +375,15 @@ CASES: dict[str, Case] = {
     "float16": _own(policy="mixed_float16", tolerance=FLOAT16, train={"precision": "mixed_float16"}),
     "overflow": _own(**OVERFLOW),
     "overflow in space": _own(SPATIAL, **OVERFLOW),
-    "dropout": _own(network=registered("sfcn"), alone=True, tolerance=NETWORK),
-    "dropout in space": _own(SPATIAL, network=registered("sfcn"), alone=True, tolerance=NETWORK),
+    "noise of filters": _own(network=noisy),
+    "noise in space": _own(SPATIAL, network=noisy),
+    "noise in bfloat16": _own(
+        SPATIAL,
+        network=noisy,
+        policy="mixed_bfloat16",
+        tolerance=BFLOAT16,
+        train={"precision": "mixed_bfloat16"},
+    ),
 }
 
 # Of "moved": the strategy of each leg, and whether rank 0 trains it alone.

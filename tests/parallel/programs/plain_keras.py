@@ -7,19 +7,13 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from cases import CASES, batches, network, set_precision, state
+from cases import CASES, network, set_precision, state, train_in_one_process
 
 folder = Path(sys.argv[1])
 for name, case in CASES.items():
     set_precision(case)
     keras.utils.set_random_seed(3)
-    model = network(keras.layers.BatchNormalization if case.batch_norm else None)
-    model.compile(
-        optimizer=case.optimizer(),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        jit_compile=False,
-    )
-    np.savez(folder / f"{name}.start.npz", **state(model, model.optimizer))
-    for x, y, w in batches(case):
-        model.train_on_batch(x, y, sample_weight=w)
+    model = network(keras.layers.BatchNormalization if case.batch_norm else None, noise=case.noise)
+    np.savez(folder / f"{name}.start.npz", **{f"weight_{i}": v.numpy() for i, v in enumerate(model.weights)})
+    train_in_one_process(model, case)
     np.savez(folder / f"{name}.npz", **state(model, model.optimizer))

@@ -13,8 +13,6 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from trainer.config import RunConfig
 from trainer.errors import CingulumError, WorldError
 from trainer.ranks.links import Links
@@ -24,7 +22,6 @@ from trainer.ranks.messages import Mailbox
 from trainer.ranks.stopping import StopRequest
 from trainer.ranks.watchdog import Watchdog
 from trainer.ranks.world import World
-from trainer.run_folder.checkpoint import random_states
 from trainer.strategies.async_servers.async_server import FurtherServer, Shard
 from trainer.strategies.async_servers.async_state import Shares
 from trainer.strategies.async_servers.async_worker import Ended, Gradients, Steps, Worker
@@ -130,8 +127,6 @@ class Other:
         worker = links.workers.index(links.process)
         prepared = self._story.prepare(World())
         model = prepared.model
-        for state in random_states(model):  # each worker draws its own
-            state.assign(np.asarray(state.value) + np.asarray(worker, state.dtype))
         steps = Steps()
         # A step is one worker's alone, which reads the whole of its batch.
         batches = functools.partial(prepared.batches, Share(0, 1))
@@ -152,6 +147,7 @@ class Other:
                 prepared.score,
                 config.train.optimizer.global_clip_norm if servers > 1 else None,
                 times.timeline,
+                config.train.seed,
             ),
             Shares(model, servers),
             links,

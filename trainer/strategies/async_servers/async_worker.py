@@ -17,6 +17,7 @@ from trainer.ranks.messages import Message
 from trainer.strategies.async_servers import async_state as state
 from trainer.strategies.async_servers.async_state import Shares, Tag
 from trainer.strategies.async_servers.worker_times import WorkerTimes
+from trainer.strategies.draws import Draws, Samples
 from trainer.tasks.base import PerSample
 from trainer.telemetry.timeline import Timeline
 
@@ -70,6 +71,7 @@ class Gradients:
         score: per-sample score.
         global_clip_norm: of several servers, each sees a part of the gradient only: its worker clips it.
         timeline: times forward and backward.
+        seed: of the run.
     """
 
     def __init__(
@@ -79,17 +81,24 @@ class Gradients:
         score: PerSample,
         global_clip_norm: float | None,
         timeline: Timeline,
+        seed: int = 0,
     ) -> None:
         self._model, self._loss, self._score = model, loss, score
         self._timeline = timeline
-        self._clip = global_clip_norm
+        self._clip, self._draws = global_clip_norm, Draws(model, seed)
         self._step = tf.function(self._timed, reduce_retracing=True, autograph=False)
 
-    def of(self, batches: list[Batch]) -> tuple[list[np.ndarray], float, np.ndarray]:
-        """Return mean gradients over micro-batches, mean loss, and sums of losses, scores and samples."""
-        found = []
-        for batch in batches:
-            *computed, marks = self._step(*batch)
+    def of(self, batches: list[Batch], step: int = 0) -> tuple[list[np.ndarray], float, np.ndarray]:
+        """Return mean gradients over micro-batches, mean loss, and sums of losses, scores and samples.
+
+        Args:
+            batches: the micro-batches of an update.
+            step: its number, from 0: layers draw for its samples as in any other strategy.
+        """
+        found, whole = [], len(batches) == 1
+        for micro, batch in enumerate(batches):
+            at = tf.constant(step, tf.int64), tf.constant(micro, tf.int64)
+            *computed, marks = self._step(*batch, at, whole)
             self._timeline.add(marks)
             found.append(computed)
         same = zip(*(f[0] for f in found), strict=True)
@@ -101,13 +110,15 @@ class Gradients:
         sums = np.sum([f[2].numpy() for f in found], axis=0)
         return gradients, float(np.mean([float(f[1]) for f in found])), sums
 
-    def _timed(self, x: Any, y: Any, w: Any) -> tuple[list[Any], Any, Any, Any]:
+    def _timed(self, x: Any, y: Any, w: Any, at: Any, whole: bool) -> tuple[list[Any], Any, Any, Any]:
         with self._timeline.tracing():
-            return *self._gradients(x, y, w), self._timeline.marks()
+            return *self._gradients(x, y, w, at, whole), self._timeline.marks()
 
-    def _gradients(self, x: Any, y: Any, w: Any) -> tuple[list[Any], Any, Any]:
+    def _gradients(self, x: Any, y: Any, w: Any, at: Any, whole: bool) -> tuple[list[Any], Any, Any]:
         x = self._timeline.started(x)
-        with tf.GradientTape() as tape:
+        (step, micro), count = at, w.shape[0]
+        drawn = self._draws.of_pass(x, step, Samples(((micro * count, count),), whole))
+        with drawn as passing, tf.GradientTape() as tape:
             outputs = self._model(x, training=True)
             losses = self._loss(y, outputs)
             mean = tf.reduce_mean(losses * w)
@@ -115,7 +126,9 @@ class Gradients:
                 mean += tf.add_n([tf.cast(extra, tf.float32) for extra in self._model.losses])
         variables = [v.value for v in self._model.trainable_variables]
         seed = self._timeline.forward_done(mean)
-        gradients = tape.gradient(mean, variables, seed, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        zero = tf.UnconnectedGradients.ZERO
+        with passing.backward():
+            gradients = tape.gradient(mean, variables, seed, unconnected_gradients=zero)
         self._timeline.backward_done(gradients)
         real = tf.cast(w > 0, tf.float32)
         scores = self._score(y, outputs)
@@ -203,7 +216,7 @@ class Worker:
             record("receive", now() - asked, size=size)
             before = state.flat(self._untrained)
             self._beat("computing a training step")
-            gradients, loss, sums = self._gradients.of(batches)
+            gradients, loss, sums = self._gradients.of(batches, step)
             self._push(gradients, before, versions, [loss, *sums.tolist()])
             self._times.step(step, now() - began)
 

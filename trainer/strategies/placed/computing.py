@@ -8,8 +8,8 @@ a graph, and under a gradient tape.
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -23,10 +23,12 @@ from trainer.planning.placement.windows import Need
 from trainer.strategies.placed import normalising
 
 Tensors = Sequence[Any]
+# From a layer, the whole shape of its input and the ranges of a box to a context in which it draws for it.
+Drawing = Callable[[Any, tuple[int, ...], Sequence[tuple[int, int]]], AbstractContextManager[None]]
 
 
 def compute(
-    operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors, seed: Any
+    operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors, drawing: Drawing | None
 ) -> Any:
     """Compute a unit's box of the output of its operation.
 
@@ -36,12 +38,15 @@ def compute(
         unit: says which box.
         inputs: boxes `unit.reads`, None where that is None.
         weights: blocks `unit.blocks`.
-        seed: int32 `(2,)`, for dropout: the same on all ranks, another one in every step.
+        drawing: what dropout and its like draw; None: there is no such layer.
     """
-    if operation.kind == "dropout":
-        return _dropout(operation, layer, unit, inputs[0], seed)
     dtype = layer.compute_dtype
     cast = [x if x is None else ops.cast(x, dtype) for x in inputs]
+    if operation.kind == "dropout":
+        if drawing is None:
+            raise TypeError("a layer that draws needs to know what")
+        with drawing(layer, operation.shape, unit.box.ranges):
+            return layer.call(cast[0], training=True)
     if operation.kind in ("batch_norm", "batch_norm_inference", "group_norm"):
         return _KINDS[operation.kind](operation, layer, unit, [cast[0], *inputs[1:]], weights)
     return _KINDS[operation.kind](operation, layer, unit, cast, [ops.cast(w, dtype) for w in weights])
@@ -192,14 +197,6 @@ def _mean(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights
     share = math.prod(x.shape[1:-1]) / math.prod(operation.readings[0].shape[1:-1])
     y = share * ops.mean(x, axis=tuple(range(1, len(x.shape) - 1)))
     return ops.reshape(y, unit.box.shape)
-
-
-def _dropout(operation: Operation, layer: Any, unit: Unit, x: Any, seed: Any) -> Any:
-    """Drop the same elements whatever the layout: the mask is drawn for the whole tensor, and cut."""
-    own = tf.random.fold_in(seed, zlib.crc32(operation.name.encode()) % 2**31)
-    drawn = tf.random.stateless_uniform(operation.shape, own)
-    box = tuple(slice(start, stop) for start, stop in unit.box.ranges)
-    return x * ops.cast(drawn[box] >= layer.rate, x.dtype) / (1 - layer.rate)
 
 
 _KINDS: dict[str, Callable[[Operation, Any, Unit, Tensors, Tensors], Any]] = {

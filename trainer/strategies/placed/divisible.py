@@ -8,6 +8,7 @@ from keras import layers
 
 from trainer.errors import ModelError
 from trainer.models.attention import AttentionSum
+from trainer.strategies.draws import NOISE
 
 INPUTS = (layers.InputLayer,)
 BATCH_NORMS = (layers.BatchNormalization,)
@@ -20,7 +21,7 @@ ELEMENTWISE = (layers.Add, layers.Multiply, layers.Average, layers.Maximum, laye
 ACTIVATIONS = (
     layers.Activation,
     layers.Softmax,
-    layers.Dropout,
+    *NOISE,
     layers.ReLU,
     layers.LeakyReLU,
     layers.ELU,

@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras import layers
 
 from trainer.planning.placement.operations import Operation
+from trainer.strategies.draws import NOISE
 
 Keeps = Literal["inputs", "output", "nothing"]
 
@@ -19,7 +20,7 @@ _LINEAR_LAYERS = (
     layers.Add,
     layers.Subtract,
     layers.Average,
-    layers.Dropout,
+    *NOISE,
     layers.Identity,
     layers.Rescaling,
 )

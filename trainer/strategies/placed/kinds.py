@@ -21,6 +21,7 @@ from trainer.planning.placement.windows import (
     Sliding,
     Spreading,
 )
+from trainer.strategies.draws import NOISE
 from trainer.strategies.placed import divisible
 from trainer.strategies.placed.divisible import refused
 
@@ -195,7 +196,9 @@ def _activation(layer: Any, inputs: Inputs, output: Shape, training: bool) -> li
     over_channels = isinstance(layer, layers.Softmax) or _channel_axis(layer, output) is None
     axes = (*_each(shape)[:-1], None if over_channels else (len(shape) - 1, _SAME))
     reading = Reading(name, shape, axes)
-    kind = "dropout" if training and isinstance(layer, layers.Dropout) else "activation"
+    kind = "dropout" if training and isinstance(layer, NOISE) else "activation"
+    if isinstance(layer, NOISE) and type(layer).__module__.partition(".")[0] != "keras":
+        raise refused(layer, "may draw otherwise than Keras' own layer does")
     return [Operation(layer.name, kind, layer.name, (reading,), output, (), float(math.prod(output)))]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -17,8 +18,10 @@ from trainer.planning.placement.units import Placement
 from trainer.ranks.exchange import Exchange, naming_who_is_late, open_exchange
 from trainer.ranks.world import World
 from trainer.strategies.base import Share
+from trainer.strategies.draws import Draws, Samples
 from trainer.strategies.learner import Collected, Learner, Predictions, Setup, evaluated
 from trainer.strategies.placed import custom_gradients, state
+from trainer.strategies.placed.computing import Drawing
 from trainer.strategies.placed.holdings import Holdings
 from trainer.strategies.placed.owning import Owner
 from trainer.strategies.placed.plan import PlacedPlan
@@ -40,9 +43,9 @@ class PlacedModel(Learner):
         waiting: how much of its steps this rank waits for the others, where the plan may change.
     """
 
-    def __init__(self, plan: PlacedPlan, setup: Setup, *, seed: int) -> None:
+    def __init__(self, plan: PlacedPlan, setup: Setup) -> None:
         _merge_no_operations()
-        self.world, self._seed = setup.world, seed
+        self.world, self._draws = setup.world, Draws(setup.model, setup.seed)
         self.model, self.optimizer = setup.model, setup.optimizer
         self._loss, self._score = setup.loss or cross_entropy(), setup.score or hits
         self._timeline = setup.timeline or Timeline(enabled=False)
@@ -55,6 +58,7 @@ class PlacedModel(Learner):
         self._sums = tf.Variable(tf.zeros(3, tf.float64), trainable=False)
         self.waiting = Waiting()
         self._follow(plan)
+        self._done = setup.micro_batches_done  # by the optimizer that all ranks have now
 
     def _follow(self, plan: PlacedPlan) -> None:
         """Take this rank's blocks of rank 0's network and optimizer as planned; a collective."""
@@ -106,7 +110,8 @@ class PlacedModel(Learner):
         self._let_go()
         self._peak.begin()
         with naming_who_is_late(self.world), self.waiting.step():
-            mean, marks = self._train(x, y, w)
+            mean, marks = self._train(x, y, w, tf.constant(self._done, tf.int64))
+        self._done += 1
         self._timeline.add(marks)
         if self.exchange is not None and (self._timeline.enabled or self.plan.may_change):
             rows = self.exchange.arrivals()
@@ -186,10 +191,29 @@ class PlacedModel(Learner):
         wire.begin()
         return Player(placement, self.world.rank, self._layers, self.holdings.blocks(), wire)
 
-    @property
-    def _drawing(self) -> Any:
-        """Seed of this update, int32 `(2,)`, the same on all ranks."""
-        return tf.stack([self._seed % 2**31, tf.cast(self.optimizer.iterations, tf.int32)])
+    def _drawing(self, done: Any) -> Callable[[int], Drawing]:
+        """What layers draw in micro-batch number `done` of the run, by the part of it that is passed on."""
+        plan = self.plan
+        of_one = plan.micro_batch // plan.micro_batches
+        first = (done % plan.accumulation) * (plan.micro_batch * plan.replicas)
+
+        def of(micro: int) -> Drawing:
+            def box(
+                layer: Any, shape: tuple[int, ...], ranges: Sequence[tuple[int, int]]
+            ) -> AbstractContextManager[None]:
+                # Each replica has its own samples of a part, one after the other.
+                runs, (start, stop) = [], ranges[0]
+                while start < stop:
+                    replica, row = divmod(start, of_one)
+                    count = min(of_one - row, stop - start)
+                    runs.append((first + replica * plan.micro_batch + micro * of_one + row, count))
+                    start += count
+                samples = Samples(tuple(runs), whole=False)
+                return self._draws.of_box(layer, done // plan.accumulation, samples, shape, ranges)
+
+            return box
+
+        return of
 
     def _inputs(
         self, x: Any, share: Share, micro_batches: int = 1
@@ -215,12 +239,12 @@ class PlacedModel(Learner):
             for name, values, tensor in zip(names, given, self.model.inputs, strict=True)
         }
 
-    def _train_step(self, x: Any, y: Any, w: Any) -> tuple[Any, Any]:
+    def _train_step(self, x: Any, y: Any, w: Any, done: Any) -> tuple[Any, Any]:
         with custom_gradients.forgotten(), self.waiting.tracing(), self._timeline.tracing():
             x = self._timeline.started(x)
-            return self._update(x, y, w), self._timeline.marks()
+            return self._update(x, y, w, done), self._timeline.marks()
 
-    def _update(self, x: Any, y: Any, w: Any) -> Any:
+    def _update(self, x: Any, y: Any, w: Any, done: Any) -> Any:
         plan = self.plan
         samples = plan.micro_batch * plan.replicas
         of_one = plan.micro_batch // plan.micro_batches
@@ -262,9 +286,9 @@ class PlacedModel(Learner):
         self._wire.after(tf.nest.flatten(x)[:1])
         tasks = plan.lists.get(self.world.rank, ())
         inputs = self._inputs(x, self._share, plan.micro_batches)
-        done = self._timeline.forward_done
-        chunk_done = self._timeline.chunk_done
-        for _ in player.play(tasks, inputs, loss, update, self._drawing, done, objective, chunk_done):
+        forward_done, chunk_done = self._timeline.forward_done, self._timeline.chunk_done
+        drawing = self._drawing(done)
+        for _ in player.play(tasks, inputs, loss, update, drawing, forward_done, objective, chunk_done):
             pass
         self.holdings.store(player.blocks, updated=True)
         if not tasks:  # nothing to compute, but part of what owners agree on

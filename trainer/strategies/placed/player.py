@@ -80,7 +80,7 @@ class Player:
         inputs: Mapping[str, Callable[[Box, int], Any]],
         loss: Loss,
         update: Callable[[Owned], Owned] | None = None,
-        seed: Any = (0, 0),
+        drawing: Callable[[int], computing.Drawing] | None = None,
         forward_done: Callable[[list[Any]], Any] | None = None,
         objective: Loss | None = None,
         chunk_done: ChunkDone | None = None,
@@ -94,7 +94,7 @@ class Player:
                 micro-batch to their part of the loss, a scalar; the parts of all add up.
             update: from the gradients of all that this rank owns to the new values; None where nothing is
                 differentiated.
-            seed: int32 `(2,)`, for dropout.
+            drawing: from the number of the micro-batch to what its layers draw; None: they draw nothing.
             forward_done: called with the outputs of the last operation when all are computed; may return the
                 gradients of these by themselves, for which the backward pass of this rank then waits, where
                 there is one micro-batch.
@@ -105,7 +105,7 @@ class Player:
         last = max((n for n, task in enumerate(tasks) if isinstance(task, Compute)), default=-1)
         final = tasks[last] if last >= 0 else None
         self._is_pipelined = any(isinstance(task, Compute) and task.micro for task in tasks)
-        self._inputs, self._loss, self._update_values, self._seed = inputs, loss, update, seed
+        self._inputs, self._loss, self._update_values, self._drawing = inputs, loss, update, drawing
         self._objective = objective or loss
         ends = _ends(tasks) if self._is_pipelined and chunk_done is not None else {}
         before: Task | None = None
@@ -240,8 +240,8 @@ class Player:
         if operation.name == LOSS:
             return loss(unit.box, reads, micro)
         layer = self._layers[operation.layer]
-        seed = tf.random.fold_in(self._seed, micro) if micro else self._seed
-        return computing.compute(operation, layer, unit, reads, weights, seed)
+        drawing = self._drawing and self._drawing(micro)
+        return computing.compute(operation, layer, unit, reads, weights, drawing)
 
     def _differentiate(self, task: Differentiate) -> None:
         unit, operation = task.unit, self._operations[task.unit.operation]

@@ -69,7 +69,7 @@ def spread(model: keras.Model, owner: Owner, holdings: Holdings, world: World) -
                 own_slots.of[number][kind].assign(values[box.slices_in(whole(values.shape))])
     for theirs, mine in owner.common():
         values = world.broadcast(np.asarray(theirs.value))
-        for one in (theirs, mine):  # masks of dropout are drawn by the whole optimizer's iterations
+        for one in (theirs, mine):
             one.assign(values)
 
 

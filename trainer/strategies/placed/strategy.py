@@ -185,7 +185,7 @@ class Placed(Strategy):
 
         if not isinstance(plan, PlacedPlan):
             raise TypeError("build follows a plan of this strategy")
-        return PlacedModel(plan, setup, seed=self.config.train.seed)
+        return PlacedModel(plan, setup)
 
     def pipeline(self, network: Network, layouts: Layouts) -> Pipeline | None:
         """Return in which order stages work on micro-batches; None: there is one micro-batch."""

@@ -15,6 +15,7 @@ from trainer.planning.placement.boxes import whole
 from trainer.planning.placement.layouts import layout
 from trainer.planning.placement.operations import Network, Operation
 from trainer.planning.placement.units import Unit, place
+from trainer.strategies.draws import Draws, Samples
 from trainer.strategies.placed import computing
 from trainer.strategies.placed.profiling import equal, timing
 from trainer.strategies.placed.profiling.timing import Spread, Stopwatch
@@ -54,7 +55,7 @@ def measure(network: Network, model: Any, loss: Loss, show: Callable[[int, int],
         InputError: an operation needs more memory than the device has.
     """
     layers = {layer.name: layer for layer in model.layers}
-    values = {variable.path: variable.value for variable in model.weights}
+    values, draws = {variable.path: variable.value for variable in model.weights}, Draws(model, 0)
     units = {unit.operation: unit for unit in _on_one_rank(network)}
     dtypes: dict[str, str] = {}
     equals: dict[str, str] = {}  # key of equal operations -> the first of them
@@ -72,7 +73,7 @@ def measure(network: Network, model: Any, loss: Loss, show: Callable[[int, int],
         firsts[operation.name] = first
         if first == operation.name:
             unit = units[operation.name]
-            work = _of_loss(loss) if operation.name == LOSS else _of_layer(operation, layer, unit)
+            work = _of_loss(loss) if operation.name == LOSS else _of_layer(operation, layer, unit, draws)
             arguments = _arguments(unit, read, of_inputs, [values[one.path] for one in operation.weights])
             with _enough_memory(operation):
                 output = work(*arguments())
@@ -111,21 +112,24 @@ def _on_one_rank(network: Network) -> Sequence[Unit]:
     return place(network, {name: layout(s, {0: [whole(s)]}) for name, s in shapes.items()}).units
 
 
-# From a seed, the inputs and the weights to the output.
+# From a step, the inputs and the weights to the output.
 Work = Callable[..., Any]
 
 
-def _of_layer(operation: Operation, layer: Any, unit: Unit) -> Work:
-    count = len(operation.readings)
+def _of_layer(operation: Operation, layer: Any, unit: Unit, draws: Draws) -> Work:
+    count, samples = len(operation.readings), Samples(((0, operation.shape[0]),), whole=True)
 
-    def work(seed: Any, *given: Any) -> Any:
-        return computing.compute(operation, layer, unit, given[:count], given[count:], seed)
+    def work(step: Any, *given: Any) -> Any:
+        def drawing(layer: Any, shape: Any, ranges: Any) -> Any:
+            return draws.of_box(layer, step, samples, shape, ranges)
+
+        return computing.compute(operation, layer, unit, given[:count], given[count:], drawing)
 
     return work
 
 
 def _of_loss(loss: Loss) -> Work:
-    return lambda seed, *outputs: loss(outputs)
+    return lambda step, *outputs: loss(outputs)
 
 
 def _arguments(
@@ -137,8 +141,8 @@ def _arguments(
             for box, dtype, one in zip(unit.reads, dtypes, read, strict=True)
             if box is not None
         ]
-        # The seed is an argument: a mask that never changes would be computed once.
-        return [tf.constant([1, 2], tf.int32), *inputs, *weights]
+        # The step is an argument: a mask that never changes would be computed once.
+        return [tf.constant(1, tf.int64), *inputs, *weights]
 
     return made
 
