@@ -66,7 +66,7 @@ def of_kinds(launch: Launch) -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("kind", STEPS)
-def test_ranks_take_equal_steps_share_metrics_and_stop_together(
+def test_ranks_take_equal_steps_share_metrics_draw_apart_and_stop_together(
     of_kinds: dict[str, list[dict[str, Any]]], kind: str
 ) -> None:
     of_ranks = of_kinds[kind]
@@ -76,5 +76,6 @@ def test_ranks_take_equal_steps_share_metrics_and_stop_together(
     assert len(facts["history"]["loss"]) == 2, "the stop takes effect at the end of the epoch, on all ranks"
     # Keras counts the attempt beyond the end of a dataset of unknown length as an iteration, on one rank too.
     assert facts["steps"] == 2 * (STEPS[kind] + (kind == "unknown_length"))
+    assert len({tuple(facts["mask"]) for facts in of_kinds["masks"]}) == 3, "dropout differs by rank"
     for name, value in facts["again"].items():
         assert facts["history"][name][-1] == pytest.approx(value, abs=1e-5), name

@@ -17,6 +17,7 @@ from keras.optimizers import LossScaleOptimizer
 
 from trainer.errors import ConfigError
 from trainer.ranks import world as worlds
+from trainer.strategies import keras_random
 from trainer.strategies import reduction as reductions
 from trainer.strategies.first_update import FirstUpdate
 
@@ -41,6 +42,9 @@ def DistributedOptimizer(
 
     Its first update is proved (`first_update`): weights that differ become rank 0's, and gradients that are
     alike on all ranks, because every rank has the same samples, are warned of.
+
+    From now on, layers of this process that draw at random, such as dropout, draw other numbers than those of
+    other ranks with the same seed (`keras_random.apart`).
 
     A `LossScaleOptimizer` must be the outer one. Under the global policy `mixed_float16` it is put
     around for you, as Keras would do later, where it could not see all ranks.
@@ -77,6 +81,7 @@ def DistributedOptimizer(
         return optimizer
     if keras.config.dtype_policy().name == "mixed_float16" and not isinstance(optimizer, LossScaleOptimizer):
         optimizer = LossScaleOptimizer(optimizer, name="loss_scale_optimizer")
+    keras_random.apart(world.rank)
     first = FirstUpdate(world, name)
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is None:

@@ -32,7 +32,7 @@ def broadcast(model: Any, optimizer: keras.Optimizer | None = None) -> None:
 
     Args:
         model: a built model or layer: trainable and frozen weights and moving statistics are broadcast. Seeds
-            of dropout layers stay each rank's own.
+            of dropout layers are not: each rank draws its own masks.
         optimizer: its state is broadcast, too; one without state yet is built for the model first.
 
     Raises:
