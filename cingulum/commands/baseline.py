@@ -71,7 +71,7 @@ def _show(found: dict[str, Any]) -> None:
     classes = found["task"] == "classification"
     console = Console(highlight=False, markup=False)
     what = " vs ".join(found["classes"]) if classes else found["target"]
-    scans = f"{found['volumes']} volumes of {found['subjects']} subjects"
+    scans = f"{found['volumes']} scans of {found['subjects']} subjects"
     console.print(f"{what}: {scans}, {found['folds']} folds, seed {found['seed']}")
     shown = ("auc", "balanced_accuracy") if classes else ("mae", "r2")
     titles = {"auc": "AUC", "balanced_accuracy": "balanced accuracy", "mae": "mean error", "r2": "R²"}
@@ -82,13 +82,11 @@ def _show(found: dict[str, Any]) -> None:
     console.print(table)
     for name, reason in found["left_out"].items():
         console.print(f"without {name}: {reason}")
-    console.print("In parentheses: 95 % intervals, by bootstrap of the volumes.")
-    if found["volumes"] > found["subjects"]:
-        console.print("They are too narrow: scans of one subject count as several.")
+    console.print("In parentheses: 95 % intervals, by subject.")
 
 
 def _figure(metrics: dict[str, Any], name: str, *, interval: bool = True) -> str:
-    from trainer.metrics.bootstrap import TOO_FEW
+    from trainer.metrics.subjects import TOO_FEW
 
     value, bounds = metrics[name], metrics.get(f"{name}_interval")
     if value is None:

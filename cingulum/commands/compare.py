@@ -1,4 +1,4 @@
-"""`cingulum compare`: compare runs on the same subjects."""
+"""`cingulum compare`: compare runs on the same scans, by subject."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Two or more finished run folders.")],
     split: Split = SplitName.test,
     common: Annotated[
-        bool, typer.Option("--common", help="Leave out subjects that not all runs were judged on.")
+        bool, typer.Option("--common", help="Leave out scans that not all runs were judged on.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Compare finished runs on the same subjects: figures with intervals, differences with p-values.
+    """Compare finished runs on the same scans: figures with intervals, differences with p-values.
 
-    Reads RUN/evaluation/SPLIT.csv and changes nothing. The AUC of two classes is compared by DeLong's test,
-    accuracy by McNemar's, all else by a paired bootstrap. With more than two runs p is also shown corrected
-    for the number of pairs (Holm). docs/explanation/evaluation.md has the formulas.
+    Reads RUN/evaluation/SPLIT.csv and changes nothing. Intervals and tests are by subject, however many scans
+    each has: p is how often the figures would differ as much if each subject's answers of the two runs were
+    exchanged by a coin; for accuracy this is McNemar's test. With more than two runs p is also shown
+    corrected for the number of pairs (Holm). docs/explanation/evaluation.md has the formulas.
 
     \b
     Example:
@@ -65,7 +66,9 @@ def _show(found: dict[str, Any]) -> None:
     from rich.table import Table
 
     console = Console(highlight=False, markup=False)
-    console.print(f"{found['task']}, {found['split']} split, {found['n']} volumes")
+    console.print(
+        f"{found['task']}, {found['split']} split, {found['n']} scans of {found['subjects']} subjects"
+    )
     for note in found["notes"]:
         console.print(f"note: {note}")
     figures = Table("figure (95 % interval)", *(run["run"] for run in found["runs"]))
@@ -98,7 +101,7 @@ def _title(name: str) -> str:
 
 def _figure(values: dict[str, Any], name: str, interval: list[float] | None = None, sign: str = "") -> str:
     """Format a figure with three digits and its interval on the next line; a dash for an undefined one."""
-    from trainer.metrics.bootstrap import TOO_FEW
+    from trainer.metrics.subjects import TOO_FEW
 
     if values.get(name) is None:
         return "-"

@@ -44,7 +44,7 @@ def crossval(
     """Train CONFIG once per fold and seed, and pool the predictions for held-out subjects.
 
     Every run is an ordinary run folder, runs/NAME/fold-I-seed-S. Beside them: the figures as crossval.json
-    and crossval.csv, every subject's held-out prediction as predictions.csv, all of it to look at as
+    and crossval.csv, every scan's held-out prediction as predictions.csv, all of it to look at as
     report.html. The same command goes on after a stop, a crash or a kill.
 
     With --fold it trains one of the runs, on the ranks that mpirun or srun started, and pools nothing: the
@@ -187,14 +187,15 @@ def _readable_plan(plan: dict[str, Any]) -> str:
 
 def readable(folder: Path, summary: dict[str, Any]) -> str:
     """Format the pooled metrics for a terminal, and where the rest is."""
-    from trainer.metrics.bootstrap import TOO_FEW
+    from trainer.metrics.subjects import TOO_FEW
 
     seeds = len(summary["seeds"])
+    runs = len(summary["per_fold"])
     lines = [
-        f"{folder}: {summary['subjects']} subjects, each held out once"
+        f"{folder}: {_scans(summary)}{summary['subjects']} subjects, each held out once"
         + (f" for each of {seeds} seeds" if seeds > 1 else ""),
         "",
-        f"{'':<20} {'pooled':<8} {'95 % interval':<24} mean and sd over {len(summary['per_fold'])} runs",
+        f"{'':<20} {'pooled':<8} {'95 % interval, by subject':<26} mean and sd over {runs} runs",
     ]
     for name, figure in summary["pooled"].items():
         if figure["value"] is None:
@@ -202,7 +203,12 @@ def readable(folder: Path, summary: dict[str, Any]) -> str:
         ends = figure["interval"]
         interval = f"{ends[0]:.3f} to {ends[1]:.3f}" if ends else TOO_FEW
         over = summary["over_folds"].get(name)
-        runs = f"{over['mean']:.3f} ({over['sd']:.3f})" if over else ""
-        lines.append(f"{name.replace('_', ' '):<20} {figure['value']:<8.3f} {interval:<24} {runs}".rstrip())
+        spread = f"{over['mean']:.3f} ({over['sd']:.3f})" if over else ""
+        lines.append(f"{name.replace('_', ' '):<20} {figure['value']:<8.3f} {interval:<26} {spread}".rstrip())
     files = [f"report: {folder / 'report.html'}", f"predictions: {folder / 'predictions.csv'}"]
     return "\n".join([*lines, "", *files])
+
+
+def _scans(summary: dict[str, Any]) -> str:
+    volumes = summary.get("volumes")
+    return "" if volumes in (None, summary["subjects"]) else f"{volumes} scans of "

@@ -17,10 +17,12 @@ def evaluate(
     allow_code: AllowCode = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> int:
-    """Evaluate a finished run on its test, validation or training subjects, and write the predictions.
+    """Evaluate a finished run on its test, validation or training scans, and write the predictions.
 
     Writes RUN/evaluation/SPLIT.csv and .json. Under mpirun the ranks share the work. Of a cross-validation's
-    folder it shows the figures of all subjects, each predicted by the network that was not trained on it.
+    folder it shows the figures of all scans, each predicted by the network not trained on its subject.
+
+    Intervals are by subject, however many scans each has.
 
     \b
     Example:
@@ -82,11 +84,12 @@ def _show_crossval(folder: Path, split: SplitName, *, as_json: bool) -> None:
 
 def lines_of(metrics: Mapping[str, Any]) -> Iterator[str]:
     """Return a line for each metric: four digits, and the 95 % interval where it has one."""
-    from trainer.metrics.bootstrap import TOO_FEW
+    from trainer.metrics.subjects import TOO_FEW
 
     for name, value in metrics.items():
         if name.endswith("_interval"):
             continue
+        name = "scans" if name == "n" else name
         told = "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
         if value is not None and f"{name}_interval" in metrics:
             bounds = metrics[f"{name}_interval"]

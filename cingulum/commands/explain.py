@@ -18,10 +18,12 @@ def explain(
     run: RunOrFolds,
     images: Annotated[
         list[str] | None,
-        typer.Argument(help="Raw images; without any, held-out subjects of the run's shards."),
+        typer.Argument(help="Raw images; without any, held-out scans of the run's shards."),
     ] = None,
     split: Split = SplitName.test,
-    subjects: Annotated[int, typer.Option(help="Subjects at most, of all classes in turn.")] = 20,
+    subjects: Annotated[
+        int, typer.Option(help="Subjects at most, of all classes in turn, each with all its scans.")
+    ] = 20,
     method: Annotated[MethodName, typer.Option(help="How maps are made.")] = MethodName.gradcam,
     target: Annotated[
         str | None, typer.Option("--class", help="Class to explain; default: each subject's predicted one.")
@@ -45,7 +47,7 @@ def explain(
 ) -> None:
     """Map what a network's answer depends on: Grad-CAM, integrated gradients or occlusion.
 
-    Writes RUN/explanations/METHOD/: a NIfTI and pictures per subject, mean maps per class, summary.json, and
+    Writes RUN/explanations/METHOD/: a NIfTI and pictures per scan, mean maps per class, summary.json, and
     index.html to look at. A map does not show where a disease is, only what the network uses. Of a
     cross-validation's folder, the subjects are divided over the folds of its first seed, and each is
     explained by the network that was not trained on it, in the folder of its fold.
@@ -97,14 +99,16 @@ def explain(
 
 def _explain(request: Request, *, as_json: bool) -> dict[str, Any]:
     """Explain one run, print where its page is, and return its summary."""
-    from trainer.explain import story
+    from trainer.explain import page, story
     from trainer.progress import Counting
 
-    with Counting("explaining", "subjects") as counting:
+    with Counting("explaining", "scans") as counting:
         summary = story.explain(request, counting.show)
     if not as_json:
         _show_regions(summary.get("regions"))
-        typer.echo(f"{len(summary['subjects'])} subjects explained: {request.folder / 'index.html'}")
+        people = len({scan["person"] for scan in summary["subjects"]})
+        of = page.scans_of(len(summary["subjects"]), people)
+        typer.echo(f"{of} explained: {request.folder / 'index.html'}")
     return summary
 
 
@@ -116,7 +120,7 @@ def _shared(subjects: int, folds: int) -> list[int]:
 
 
 def _show_regions(found: dict[str, Any] | None) -> None:
-    from trainer.metrics.bootstrap import TOO_FEW
+    from trainer.metrics.subjects import TOO_FEW
 
     if found is None or not found["pooled"]["n"]:
         return

@@ -179,7 +179,8 @@ def _summary(folder: Path, result: dict[str, Any]) -> str:
     if test is not None:
         names = {"accuracy": "accuracy", "auc": "AUC", "mae": "MAE", "r2": "R2", "dice": "mean Dice"}
         told = [f"{name} {test[key]:.3f}" for key, name in names.items() if test.get(key) is not None]
-        lines.append(f"held-out: {', '.join(told)} on {test['n']} volumes")
+        of = f" of {test['subjects']} subjects" if "subjects" in test else ""
+        lines.append(f"held-out: {', '.join(told)} on {test['n']} scans{of}")
 
     def compared() -> None:
         linear = against_volumes.linear_line(folder, test) if test is not None else None

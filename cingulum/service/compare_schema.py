@@ -62,7 +62,7 @@ class Lines(BaseModel):
 
 
 class Difference(BaseModel):
-    """Two runs on the same subjects: first minus second, 95 % interval, two-sided p, and p after Holm."""
+    """Two runs on the same scans, by subject: first less second, 95 % interval, two-sided p, p after Holm."""
 
     metric: str
     first: str
@@ -75,10 +75,11 @@ class Difference(BaseModel):
 
 
 class Tested(BaseModel):
-    """What `cingulum compare` tells of the runs: number of volumes, every pair, and what to know of them."""
+    """What `cingulum compare` tells of the runs: `n` scans of `subjects`, every pair, and what to know."""
 
     task: str
     split: str
     n: int
+    subjects: int
     notes: list[str]
     differences: list[Difference]

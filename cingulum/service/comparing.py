@@ -185,8 +185,14 @@ class Comparing:
 
     def _figures(self, run: RunFolder, split: str) -> dict[str, Measured]:
         told = self._facts.json(run, run.evaluation / f"{split}.json")
+        if not isinstance(told, dict):
+            return {}
+        if "subjects" not in told and is_inside(run.evaluation / f"{split}.csv", run.path):
+            from trainer.metrics.comparison import stored_metrics  # here: see `_tests`
+
+            told = stored_metrics(run, split, told)
         found = {}
-        for name, value in (told if isinstance(told, dict) else {}).items():
+        for name, value in told.items():
             if isinstance(value, float) and run_facts.number(value) is not None:
                 found[name] = Measured(value=value, interval=_interval(told.get(f"{name}_interval")))
         return found
@@ -227,6 +233,7 @@ def _tests(runs: Sequence[Chosen], split: str, *, common: bool) -> Tested:
         task=chosen[0].task,
         split=split,
         n=len(chosen[0].rows),
+        subjects=len(set(chosen[0].subjects)),
         notes=[*notes, *found],
         differences=[Difference(**pair) for pair in comparison.differences(chosen, list(judged))],
     )

@@ -266,7 +266,7 @@ def _evaluate(
         for row, number, share in zip(rows, true, shares, strict=True):
             called = classes[int(share.argmax())]
             table.writerow([row, f"sub-{row + 1:03d}", classes[number], called, *(f"{p:.6f}" for p in share)])
-    metrics = classification_metrics(true, shares, classes)
+    metrics = classification_metrics(true, shares, classes, [f"sub-{row + 1:03d}" for row in rows])
     _write(folder / "evaluation" / f"{split}.json", metrics)
     return metrics
 
@@ -284,7 +284,7 @@ def _evaluate_ages(
             predicted = 74 + 0.7 * (age - 74) + rng.normal(0, 2.5)
             pairs.append((age, predicted))
             table.writerow([row, volume.subject, f"{age:.6g}", f"{predicted:.6g}"])
-    return regression_metrics(*np.array(pairs).T)
+    return regression_metrics(*np.array(pairs).T, [shards.volumes[row].subject for row in rows])
 
 
 def _evaluate_maps(
@@ -306,7 +306,7 @@ def _evaluate_maps(
         {n: np.array([told[n][what] for told in every], np.float64) for n in names}
         for what in ("dice", "hd95")
     )
-    return segmentation_metrics(*columns)
+    return segmentation_metrics(*columns, [shards.volumes[row].subject for row in rows])
 
 
 def _facts(shards: ShardSet, split: Split, classes: tuple[str, ...]) -> dict[str, Any]:
@@ -368,7 +368,7 @@ def make_crossval(folder: Path, *, folds: int = 3, seeds: int = 2, task: str = "
         "over_folds": spread,
         "over_seeds": spread,
         "per_fold": entries,
-        "bootstrap": {"resamples": 2000},
+        "intervals": {"unit": "subject", "level": 0.95},
     }
     _write(folder / "crossval.json", summary)
     return folder

@@ -84,7 +84,7 @@ def test_what_a_run_does_already_is_not_advised():
 
 def test_the_last_lines_of_a_training_say_it(tmp_path):
     told(tmp_path, 0.76, 0.94)
-    result = {"epochs": 3, "samples_per_second": 9.0, "test": {"auc": 0.76, "n": 72}}
+    result = {"epochs": 3, "samples_per_second": 9.0, "test": {"auc": 0.76, "n": 72, "subjects": 40}}
     lines = _summary(tmp_path, result).splitlines()
-    place = lines.index("held-out: AUC 0.760 on 72 volumes")
+    place = lines.index("held-out: AUC 0.760 on 72 scans of 40 subjects")
     assert "AUC 0.940, ahead of the network by 0.180: try " in lines[place + 1]

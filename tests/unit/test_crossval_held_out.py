@@ -63,6 +63,19 @@ def lines_of(fold) -> list[dict[str, object]]:
         return list(csv.DictReader(file))
 
 
+def test_folds_trained_before_tables_had_sessions_are_pooled_with_later_ones(tmp_path):
+    made = crossval(tmp_path, seeds=1)
+    later = made.folds[1]
+    write_table(
+        later,
+        [{"row": one["row"], "subject": one["subject"], "session": "M12", **one} for one in lines_of(later)],
+    )
+    assert tables.write(made)["subjects"] == 6
+    with (made.folder / "predictions.csv").open() as file:
+        sessions = {line["fold"]: line["session"] for line in csv.DictReader(file)}
+    assert sessions == {"0": "", "1": "M12", "2": ""}
+
+
 @pytest.mark.parametrize("task", LINES)
 def test_every_volume_is_in_the_tables_once_per_seed(tmp_path, task):
     made = crossval(tmp_path, task=task)

@@ -80,8 +80,8 @@ def test_a_summary_is_told_in_words():
         ("Cohort with the truth", "data/cohort"),
         ("Counted as changed, from mm", "0.500"),
         ("Networks with randomised weights", "5"),
-        ("Subjects with the truth", "9"),
-        ("Subjects with an empty map", "1"),
+        ("Scans with the truth", "9"),
+        ("Scans with an empty map", "1"),
         ("Share of the map on changed voxels", "0.310"),
         ("Of a later version, is new", "no"),
     ]

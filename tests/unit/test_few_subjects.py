@@ -13,15 +13,24 @@ from trainer.crossval.held_out import HeldOut
 from trainer.explain.regions import Shares
 from trainer.explain.regions import pooled as pooled_shares
 from trainer.export.card import figures as card_figures
-from trainer.metrics.bootstrap import LEAST, TOO_FEW, interval
-from trainer.metrics.classification import auc_difference, classification_metrics
-from trainer.metrics.comparison import compare
+from trainer.metrics.classification import classification_metrics
+from trainer.metrics.comparison import auc_difference, compare
 from trainer.metrics.regression import regression_metrics
 from trainer.metrics.segmentation import segmentation_metrics
+from trainer.metrics.subjects import LEAST, TOO_FEW, Subjects, mean_left_out
 from trainer.metrics.tables import Table
 from trainer.report.judgement import told_interval
 
 RNG = np.random.default_rng(3)
+
+
+def metrics(true: np.ndarray, probabilities: np.ndarray) -> dict:
+    """Of as many subjects as scans."""
+    return classification_metrics(true, probabilities, ("NC", "AD"), names(len(true)))
+
+
+def names(n: int) -> list[str]:
+    return [f"s{k}" for k in range(n)]
 
 
 def two_classes(per_class: int, *, perfect: bool = False) -> tuple[np.ndarray, np.ndarray]:
@@ -31,8 +40,8 @@ def two_classes(per_class: int, *, perfect: bool = False) -> tuple[np.ndarray, n
     return true, np.stack([1 - positive, positive], axis=1)
 
 
-def test_areas_of_four_volumes_have_no_interval_and_their_accuracy_a_wide_one():
-    found = classification_metrics(*two_classes(2, perfect=True), ("NC", "AD"))
+def test_areas_of_four_subjects_have_no_interval_and_their_accuracy_a_wide_one():
+    found = metrics(*two_classes(2, perfect=True))
     assert found["auc"] == 1.0
     assert found["auc_interval"] is None and found["pr_auc_interval"] is None
     low, high = found["accuracy_interval"]
@@ -44,22 +53,23 @@ def test_areas_of_four_volumes_have_no_interval_and_their_accuracy_a_wide_one():
 def test_the_least_number_holds_for_the_smallest_class(per_class, there):
     true, p = two_classes(per_class)
     more, q = np.zeros(30, int), RNG.dirichlet((1, 1), 30)
-    found = classification_metrics(np.r_[true, more], np.concatenate([p, q]), ("NC", "AD"))
+    found = metrics(np.r_[true, more], np.concatenate([p, q]))
     assert (found["auc_interval"] is not None) == there
 
 
-def test_a_bootstrap_without_a_mistake_is_no_interval_however_many_there_are():
-    assert classification_metrics(*two_classes(40, perfect=True), ("NC", "AD"))["auc_interval"] is None
-    assert interval(np.full(2000, 1.0), 100) is None
-    assert interval(RNG.normal(size=2000), 100) is not None
+def test_areas_without_a_mistake_have_no_interval_however_many_there_are():
+    assert metrics(*two_classes(40, perfect=True))["auc_interval"] is None
+    people = Subjects.named(names(100))
+    assert mean_left_out(people, np.full(100, 0.7)).interval("share") is None
+    assert mean_left_out(people, RNG.uniform(size=100)).interval("share") is not None
 
 
 def test_numbers_and_maps_of_few_have_no_interval():
     four, five = RNG.normal(size=4), RNG.normal(size=5)
-    assert regression_metrics(four, four + 1 + four**2)["mae_interval"] is None
-    assert regression_metrics(five, five + 1 + five**2)["mae_interval"] is not None
+    assert regression_metrics(four, four + 1 + four**2, names(4))["mae_interval"] is None
+    assert regression_metrics(five, five + 1 + five**2, names(5))["mae_interval"] is not None
     dice = {"grey": np.array([0.8, 0.9, 0.7, 0.6])}
-    found = segmentation_metrics(dice, dice)
+    found = segmentation_metrics(dice, dice, names(4))
     assert found["dice_interval"] is None and found["per_class"]["grey"]["dice_interval"] is None
 
 
@@ -70,22 +80,22 @@ def test_pooled_figures_of_few_subjects_have_no_interval():
         "classification", ("NC", "AD"), lines, lines.astype(str), true, ("p_NC", "p_AD"), p[None],
         np.zeros((1, 4), int), (), ()
     )  # fmt: skip
-    said = figures.pooled(found, resamples=200)
+    said = figures.pooled(found)
     assert said["auc"]["interval"] is None and said["balanced_accuracy"]["interval"] is None
     assert said["accuracy"]["interval"] is not None
 
 
 def test_differences_of_few_have_neither_interval_nor_p(tmp_path):
     true, p = two_classes(2)
-    rows, names = np.arange(4), tuple("abcd")
+    rows, people = np.arange(4), tuple("abcd")
     tables = [
-        Table("classification", ("NC", "AD"), rows, names, true, values, tmp_path / name, "x")
+        Table("classification", ("NC", "AD"), rows, people, ("",) * 4, true, values, tmp_path / name, "x")
         for name, values in (("one", p), ("two", p[:, ::-1].copy()))
     ]
     auc = next(pair for pair in compare(tables)["comparisons"] if pair["metric"] == "auc")
     assert auc["difference"] is not None
     assert auc["interval"] is None and auc["p_value"] is None
-    assert auc_difference(true, p, p[:, ::-1]) is None
+    assert auc_difference(true, p, p[:, ::-1], people) is None
 
 
 def test_shares_of_few_maps_have_no_interval():
@@ -94,7 +104,7 @@ def test_shares_of_few_maps_have_no_interval():
 
 
 def test_what_shows_figures_says_that_there_is_no_interval():
-    found = classification_metrics(*two_classes(2, perfect=True), ("NC", "AD"))
+    found = metrics(*two_classes(2, perfect=True))
     assert told_interval(found, "auc") == TOO_FEW
     assert told_interval(found, "accuracy") == "0.51 to 1.00"
     assert told_interval(found, "brier") == ""

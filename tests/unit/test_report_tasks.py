@@ -30,7 +30,7 @@ def maps(tmp_path_factory):
 def test_a_regression_is_told_in_years(ages):
     page = render(read(ages))
     found = predictions.read(ages / "evaluation" / "test.csv", "regression")
-    told = regression_metrics(found.true, found.predicted)
+    told = regression_metrics(found.true, found.predicted, found.subjects)
     assert f'<span class="name">MAE, years</span><span class="value">{told["mae"]:.2f}</span>' in page.html
     assert "Age regression" in page.html and "Bland-Altman" in page.html and "AUC" not in page.html
     names = [figure.name for figure in page.figures]
@@ -60,7 +60,7 @@ def test_a_class_that_one_map_lacks_is_told(maps, tmp_path):
     lines = path.read_text().splitlines()
     row, subject, *_ = lines[1].split(",")
     path.write_text("\n".join([lines[0], f"{row},{subject},0.9,0.0,1.5,", *lines[2:]]) + "\n")
-    assert "lacks core in 1 subject: there the distances know of no failure" in render(read(run)).html
+    assert "lacks core in 1 scan: there the distances know of no failure" in render(read(run)).html
 
 
 def test_outlines_are_those_of_the_true_and_the_predicted_map(maps):
@@ -128,6 +128,31 @@ def test_the_worst_of_a_classification_are_the_surest_mistakes():
     found = Predictions(("NC", "AD"), np.arange(8), tuple("abcdefgh"), true, shares)
     assert cases.worst(found) == [(4, "surest mistake"), (5, "another sure mistake"), (6, "a mistake")]
     assert [i for i, _ in cases.typical(found)] == [0, 2, 7, 3]
+
+
+def test_a_subject_of_many_scans_is_among_the_worst_once_with_its_session():
+    subjects, sessions = tuple("aaaab"), ("M00", "M06", "M12", "", "M00")
+    errors = np.array([3.0, 9.0, 1.0, 2.0, 5.0])
+    found = Values(np.arange(5), subjects, np.full(5, 70.0), 70 + errors, sessions)
+    assert cases.worst(found) == [(1, "largest error"), (4, "large error")]
+    assert found.names == ("a, M00", "a, M06", "a, M12", "a, row 3", "b")
+    assert found.people == 2
+
+
+def test_a_report_says_scans_and_subjects_where_each_is_meant(maps, tmp_path):
+    run = Path(shutil.copytree(maps, tmp_path / "run"))
+    path = run / "evaluation" / "test.csv"
+    header, *lines = [line.split(",") for line in path.read_text().splitlines()]
+    assert header[:2] == ["row", "subject"]
+    twice = [[row, f"s{k // 2}", f"M{k % 2}", *rest] for k, (row, _, *rest) in enumerate(lines)]
+    table = [["row", "subject", "session", *header[2:]], *twice]
+    path.write_text("".join(",".join(line) + "\n" for line in table))
+    html = render(read(run)).html
+    n = len(lines)
+    assert f"judged on {n} held-out\n    scans of {n // 2} subjects" in html
+    assert f"over {n} scans of {n // 2} subjects" in html  # methods
+    assert "Session</button>" in html and "The worst scan of a subject." in html
+    assert "bootstrap" not in html
 
 
 def test_the_worst_of_a_regression_are_the_largest_errors_in_either_direction():

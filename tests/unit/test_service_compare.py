@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from jobs_to_serve import EPOCHS, HOSTILE, STEPS, write_run
@@ -12,6 +13,7 @@ from made_up_run import make_run
 from served import client_of, code
 
 from cingulum.service import comparing
+from trainer.metrics import comparison, tables
 
 NAME = HOSTILE.replace("/", "")
 
@@ -66,6 +68,21 @@ def test_only_settings_that_differ_are_told_and_figures_have_their_intervals(cli
     assert figures["first"] == {} and list(figures["last"]) == found["figures"] == ["auc", "brier"]
     assert figures["last"]["auc"] == {"value": 0.81, "interval": [0.7, 0.9]}
     assert compared(client, *ids.values(), query="&split=validation")["figures"] == []
+
+
+def test_intervals_that_an_older_version_wrote_are_made_again_by_subject(client, ids, folder):
+    stored = json.loads((folder / "last" / "evaluation" / "test.json").read_text())
+    rng = np.random.default_rng(0)
+    lines = ["row,subject,label,predicted,p_NC,p_AD"]
+    for row in range(40):
+        likely = round(0.4 + 0.2 * (row % 8 > 3) + rng.normal(0, 0.15), 3)
+        lines.append(f"{row},s{row % 8},{['NC', 'AD'][row % 8 > 3]},NC,{1 - likely},{likely}")
+    (folder / "last" / "evaluation" / "test.csv").write_text("\n".join(lines) + "\n")
+    (folder / "last" / "result.json").write_text("{}")
+    figures = {run["name"]: run["figures"] for run in compared(client, *ids.values())["runs"]}["last"]
+    table = tables.read(folder / "last", "test")
+    assert figures["auc"]["value"] == comparison.metrics(table)["auc"] != stored["auc"]
+    assert figures["auc"]["interval"] is None  # of four subjects in each class
 
 
 def test_a_job_with_tasks_means_the_runs_of_all_and_what_is_missing_is_said(client, ids, folder):

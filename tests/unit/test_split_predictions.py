@@ -35,17 +35,23 @@ def test_the_table_and_the_metrics_are_written(tmp_path):
     found = SimpleNamespace(
         rows=np.array([5, 9]), targets=np.array([0, 1]), outputs=np.array([[3.0, 0.0], [1.0, 0.0]], "float32")
     )
-    shards = SimpleNamespace(volumes={5: SimpleNamespace(subject="sub-5"), 9: SimpleNamespace(subject="a,b")})
+    shards = SimpleNamespace(
+        volumes={
+            5: SimpleNamespace(subject="sub-5", session="M12"),
+            9: SimpleNamespace(subject="a,b", session=None),
+        }
+    )
     data = SimpleNamespace(task=TASK, shards=shards)
     metrics = split_predictions.write(RunFolder(tmp_path), "test", found, data)
     with (tmp_path / "evaluation" / "test.csv").open() as file:
         first, second = csv.DictReader(file)
     assert first == {
-        "row": "5", "subject": "sub-5", "label": "AD", "predicted": "AD",
+        "row": "5", "subject": "sub-5", "session": "M12", "label": "AD", "predicted": "AD",
         "p_AD": "0.952574127", "p_NC": "0.0474258732",
     }  # fmt: skip
-    assert (second["subject"], second["label"], second["predicted"]) == ("a,b", "NC", "AD")
+    assert (second["subject"], second["session"], second["label"]) == ("a,b", "", "NC")
     stored = json.loads((tmp_path / "evaluation" / "test.json").read_text())
+    assert (stored["n"], stored["subjects"]) == (2, 2)
     assert stored["accuracy"] == metrics["accuracy"] == 0.5 and stored["classes"] == list(CLASSES)
 
 
@@ -53,7 +59,7 @@ def test_names_of_classes_are_a_list_beside_the_figures_of_each_class(tmp_path):
     task = Segmentation(("background", "grey"), (1.0, 1.0, 1.0), 1)
     outputs = np.array([[0.3, 0.8, 2.0, 3.0, 500.0, 520.0]], "float32")
     found = SimpleNamespace(rows=np.array([0]), targets=np.zeros(1), outputs=outputs)
-    shards = SimpleNamespace(volumes=[SimpleNamespace(subject="a")])
+    shards = SimpleNamespace(volumes=[SimpleNamespace(subject="a", session=None)])
     split_predictions.write(RunFolder(tmp_path), "test", found, SimpleNamespace(task=task, shards=shards))
     stored = json.loads((tmp_path / "evaluation" / "test.json").read_text())
     assert stored["classes"] == ["background", "grey"] and list(stored["per_class"]) == ["grey"]

@@ -18,13 +18,18 @@ from trainer.metrics.subgroups import (
 )
 
 
-def person(sex: str | None = None, age: float | None = None, site: str | None = None) -> VolumeMeta:
-    return VolumeMeta(subject="s", source="", source_sha256="", affine=[], sex=sex, age=age, site=site)
+def person(
+    sex: str | None = None, age: float | None = None, site: str | None = None, name: str = "s"
+) -> VolumeMeta:
+    return VolumeMeta(subject=name, source="", source_sha256="", affine=[], sex=sex, age=age, site=site)
 
 
 def cohort(n: int = 60) -> list[VolumeMeta]:
     rng = np.random.default_rng(0)
-    return [person("FM"[i % 2], float(rng.uniform(55, 95)), f"site-{i % 3}") for i in range(n)]
+    return [person("FM"[i % 2], float(rng.uniform(55, 95)), f"site-{i % 3}", NAMES[i]) for i in range(n)]
+
+
+NAMES = [f"s{k}" for k in range(60)]
 
 
 def count(places: np.ndarray) -> dict:
@@ -55,10 +60,19 @@ def test_bands_begin_at_multiples_and_are_sorted_by_number_with_the_unknown_last
 
 
 def test_small_groups_have_a_count_and_no_figures():
-    volumes = [person("F")] * 10 + [person("M")] * 9
+    volumes = [person("F", name=str(k)) for k in range(10)] + [person("M", name=str(k)) for k in range(9)]
     women, men = subgroup_table(volumes, count)
     assert (women["n"], women["metrics"]) == (10, {"places": list(range(10))})
     assert (men["n"], men["metrics"]) == (9, None)
+
+
+def test_many_scans_of_few_subjects_are_a_small_group():
+    volumes = [person("F", name=str(k // 9)) for k in range(81)] + [
+        person("M", name=str(k)) for k in range(10)
+    ]
+    women, men = subgroup_table(volumes, count)
+    assert (women["n"], women["subjects"], women["metrics"]) == (81, 9, None)
+    assert (men["n"], men["subjects"]) == (10, 10) and men["metrics"] is not None
 
 
 def test_what_no_subject_has_is_left_out():
@@ -71,23 +85,23 @@ def test_figures_are_those_of_the_group_s_subjects_alone():
     rng = np.random.default_rng(1)
     volumes, women = cohort(), np.arange(0, 60, 2)
     true, shares = rng.integers(0, 2, 60), rng.dirichlet([1, 1], 60)
-    row = subgroup_table(volumes, classification_measure(true, shares, "ab", 200))[0]
-    expected = classification_metrics(true[women], shares[women], "ab", bootstrap=200)
+    row = subgroup_table(volumes, classification_measure(true, shares, "ab", NAMES))[0]
+    expected = classification_metrics(true[women], shares[women], "ab", NAMES[::2])
     assert row["group"] == "F" and row["n"] == 30
     assert row["metrics"] == {name: expected[name] for name in row["metrics"]}
     assert row["metrics"]["auc_interval"] is not None
 
     ages = rng.normal(70, 8, (2, 60))
-    row = subgroup_table(volumes, regression_measure(*ages, 200))[0]
-    expected = regression_metrics(*ages[:, women], 200)
+    row = subgroup_table(volumes, regression_measure(*ages, NAMES))[0]
+    expected = regression_metrics(*ages[:, women], NAMES[::2])
     assert row["metrics"] == {name: expected[name] for name in ("mae", "mae_interval", "bias")}
 
     dice = rng.uniform(0.7, 1, 60)
-    row = subgroup_table(volumes, segmentation_measure({"grey": dice}, {"grey": 1 + dice}, 200))[0]
+    row = subgroup_table(volumes, segmentation_measure({"grey": dice}, {"grey": 1 + dice}, NAMES))[0]
     assert row["metrics"]["dice"] == pytest.approx(dice[women].mean())
 
 
 def test_a_table_is_json():
     rng = np.random.default_rng(1)
-    measure = classification_measure(np.zeros(60, int), rng.dirichlet([1, 1], 60), "ab", 20)
+    measure = classification_measure(np.zeros(60, int), rng.dirichlet([1, 1], 60), "ab", NAMES)
     json.dumps(subgroup_table(cohort(), measure), allow_nan=False)

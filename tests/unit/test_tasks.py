@@ -25,7 +25,7 @@ class Shards(SimpleNamespace):
 def shard_set(**changes):
     labels, ages = ("AD", "NC", None, "AD"), (70.0, 60.0, 50.0, None)
     volumes = tuple(
-        SimpleNamespace(subject=f"sub-{row}", label=label, age=age)
+        SimpleNamespace(subject=f"sub-{row}", session="M12", label=label, age=age)
         for row, (label, age) in enumerate(zip(labels, ages, strict=True))
     )
     given = {"volumes": volumes, "labels": ("AD", "NC"), "label_name": "diagnosis", "path": "shards"}
@@ -63,8 +63,8 @@ def test_ages_are_learned_in_deviations_and_told_in_years():
     assert np.asarray(fitted.loss()(targets, outputs)).tolist() == [1.0, 0.0]  # one deviation, squared
     assert np.asarray(fitted.scores()(targets, outputs)).tolist() == [5.0, 0.0]  # years
     header, lines = fitted.table(np.array([0, 1]), targets, outputs, shard_set().volumes)
-    assert header == ["row", "subject", "target", "predicted"]
-    assert lines[0] == [0, "sub-0", "70", "75"]
+    assert header == ["row", "subject", "session", "target", "predicted"]
+    assert lines[0] == [0, "sub-0", "M12", "70", "75"]
 
 
 def test_labels_that_are_numbers_can_be_learned_and_others_are_named():
@@ -95,8 +95,8 @@ def test_what_evaluation_keeps_of_a_label_map_is_a_row_of_numbers():
     assert np.asarray(mean_dice(maps, logits)).tolist() == [1.0, 0.0]
     assert task.metrics(targets, kept)["dice"] == 0.5
     header, lines = task.table(np.array([0, 1]), targets, kept, shard_set().volumes)
-    assert header[2:4] == ["dice_grey", "hd95_grey"] and lines[0][2:4] == ["1", "0"]
-    assert lines[1][2:5] == [
+    assert header[3:5] == ["dice_grey", "hd95_grey"] and lines[0][3:5] == ["1", "0"]
+    assert lines[1][3:6] == [
         "0",
         "2",
         "2",

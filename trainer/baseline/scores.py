@@ -109,8 +109,9 @@ def of_classes(
     true = np.array([number[str(shards.volumes[row].label)] for row in rows])
     groups, left_out = _groups(shards, rows, progress)
     parts = _renumbered(parts, rows)
+    who = [shards.volumes[row].subject for row in rows]
     found = {
-        name: classification_metrics(true, probabilities(group.values, true, parts, len(names)), names)
+        name: classification_metrics(true, probabilities(group.values, true, parts, len(names)), names, who)
         for name, group in groups.items()
     }
     shares = np.bincount(true, minlength=len(names)) / len(true)
@@ -134,11 +135,13 @@ def of_numbers(
     true = np.array([known[row] for row in rows])
     groups, left_out = _groups(shards, rows, progress, age=target != "age")
     parts = _renumbered(parts, rows)
+    who = [shards.volumes[row].subject for row in rows]
     found = {
-        name: regression_metrics(true, numbers(group.values, true, parts)) for name, group in groups.items()
+        name: regression_metrics(true, numbers(group.values, true, parts), who)
+        for name, group in groups.items()
     }
     mean = numbers(np.zeros((len(rows), 1)), true, parts, DummyRegressor)
-    chance = regression_metrics(true, mean)
+    chance = regression_metrics(true, mean, who)
     return {"task": "regression", "target": target} | _summary(
         shards, rows, folds, seed, chance, found, groups, left_out
     )

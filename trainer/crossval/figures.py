@@ -2,12 +2,10 @@
 
 Two kinds, because they answer different questions:
 
-- *pooled*: over all subjects, each with the prediction of the network that never saw it; with several seeds,
-  the mean over seeds of each seed's figure. The interval is a percentile bootstrap over subjects (Efron and
-  Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13): a subject is drawn with all its scans and
-  the predictions of all seeds, within its class. Shares of subjects (accuracy, sensitivity, specificity) have
-  Wilson's interval for the number of subjects instead, which has a width at 0 and 1, too. Both say how much
-  the figure depends on who was examined, the trained networks given.
+- *pooled*: over all held-out scans, each with the prediction of the network that never saw its subject; with
+  several seeds, the mean over seeds of each seed's figure. The interval is by subject, with all its scans and
+  the predictions of all seeds (see `trainer.metrics.subjects`): it says how much the figure depends on who
+  was examined, the trained networks given.
 - *over folds*: mean and standard deviation of the runs' own figures. Training sets of folds overlap, so the
   folds are not independent, and no unbiased estimate of the variance of their mean exists (Bengio and
   Grandvalet, JMLR 5, 2004): the standard deviation is a description, never to be divided by sqrt(folds).
@@ -15,69 +13,76 @@ Two kinds, because they answer different questions:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from trainer.crossval.held_out import HeldOut
 from trainer.metrics import ranking
-from trainer.metrics.bootstrap import interval
-from trainer.metrics.classification import classification_metrics, wilson
+from trainer.metrics.classification import classification_metrics
+from trainer.metrics.regression import SCALES, mean, regression_figures
+from trainer.metrics.segmentation import mean_dice
+from trainer.metrics.subjects import Figure, Scale, Subjects, left_out, share_interval
 
-RESAMPLES = 2000
-BOOTSTRAP_SEED = 20190507
-SHARES = ("accuracy", "sensitivity", "specificity")
-_CHUNK = 250  # resamples at a time: memory stays small with ten thousand subjects
-
-# From weights (resamples, N) to one value per resample, float64 (resamples,); NaN where there is none.
-Figure = Callable[[np.ndarray], np.ndarray]
+AREAS = ("auc", "pr_auc")
 
 
-def pooled(found: HeldOut, *, resamples: int = RESAMPLES) -> dict[str, dict[str, Any]]:
+def pooled(found: HeldOut) -> dict[str, dict[str, Any]]:
     """Return name of each figure -> `value` and 95 % `interval` ([low, high], or None where
     unknown).
     """
+    subjects = Subjects.named(found.subjects.tolist())
     by_seed = [figures(found, k) for k in range(len(found.values))]
-    sums: dict[str, list[np.ndarray]] = {name: [] for name in by_seed[0]}
-    with np.errstate(invalid="ignore", divide="ignore"):
-        for weights in _resampled(found, resamples):
-            for name, parts in sums.items():
-                parts.append(np.mean([of_seed[name](weights) for of_seed in by_seed], axis=0))
+    classes = found.true if found.task == "classification" else None
+    shares = _shares(found)
     result = {}
-    for name, parts in sums.items():
-        values = np.concatenate(parts)
-        result[name] = {"value": _known(values[0]), "interval": _interval(found, name, values)}
+    for name in by_seed[0]:
+        if name in shares:
+            result[name] = _share(shares[name], subjects)
+            continue
+        without = left_out(subjects, _over_seeds([of_seed[name] for of_seed in by_seed]), classes)
+        result[name] = {
+            "value": _known(without.value),
+            "interval": without.interval(_scale(name), normal=name in AREAS),
+        }
     return result
 
 
-def _interval(found: HeldOut, name: str, values: np.ndarray) -> list[float] | None:
-    """95 % interval of a figure from its value and those of the resamples; None where unknown."""
-    if found.task == "classification" and name in SHARES and np.isfinite(values[0]):
-        subjects = len(set(found.subjects[_counted(found, name)].tolist()))
-        return wilson(values[0] * subjects, subjects)
-    drawn = values[1:]
-    return interval(drawn, _fewest(found)) if np.isfinite(drawn).all() else None
+def _over_seeds(figures: Sequence[Figure]) -> Figure:
+    return lambda weights: np.mean([figure(weights) for figure in figures], axis=0)
 
 
-def _fewest(found: HeldOut) -> int:
-    """How many subjects a resample draws from: those of the smallest class there is."""
+def _scale(name: str) -> Scale:
+    if name in SCALES:
+        return SCALES[name]
+    # Distances and volumes of a label map.
+    return "share" if name in (*AREAS, "balanced_accuracy", "dice") or name.startswith("dice_") else "size"
+
+
+def _shares(found: HeldOut) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """By name of a share of scans: bool (N,), which count, and float (N,), how many seeds are right."""
     if found.task != "classification":
-        return len(set(found.subjects.tolist()))
-    return min(len(set(found.subjects[found.true == k].tolist())) for k in np.unique(found.true))
+        return {}
+    hits = np.mean([values.argmax(axis=1) == found.true for values in found.values], axis=0)
+    shares = {"accuracy": (np.ones(len(hits), bool), hits)}
+    if len(found.classes) == 2:
+        shares |= {"sensitivity": (found.true == 1, hits), "specificity": (found.true == 0, hits)}
+    return shares
 
 
-def _counted(found: HeldOut, name: str) -> np.ndarray:
-    """Bool (N,): the volumes whose share `name` is."""
-    if name == "accuracy":
-        return np.ones(len(found.true), bool)
-    return np.asarray(found.true == (1 if name == "sensitivity" else 0))
+def _share(share: tuple[np.ndarray, np.ndarray], subjects: Subjects) -> dict[str, Any]:
+    counted, hits = share
+    if not counted.any():
+        return {"value": None, "interval": None}
+    hits = hits[counted]
+    return {"value": float(hits.mean()), "interval": share_interval(hits, subjects.of(counted))}
 
 
 def per_seed(found: HeldOut) -> list[dict[str, Any]]:
-    """Return for each seed the figures of all its subjects together, without intervals."""
+    """Return for each seed the figures of all its scans together, without intervals."""
     if found.task == "classification":
-        every = [classification_metrics(found.true, v, found.classes, bootstrap=0) for v in found.values]
+        every = [classification_metrics(found.true, v, found.classes, None) for v in found.values]
         return [
             {name: value for name, value in one.items() if not name.endswith("_interval")} for one in every
         ]
@@ -98,7 +103,9 @@ def spread(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     result = {}
     for name in metrics[0]:
         values = [one.get(name) for one in metrics]
-        if name != "n" and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+        if name not in ("n", "subjects") and all(
+            isinstance(v, int | float) and not isinstance(v, bool) for v in values
+        ):
             numbers = np.array(values, np.float64)
             sd = float(numbers.std(ddof=1)) if len(numbers) > 1 else None
             result[name] = {"mean": float(numbers.mean()), "sd": sd, "n": len(numbers)}
@@ -107,32 +114,14 @@ def spread(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def figures(found: HeldOut, seed: int) -> dict[str, Figure]:
     """Return the figures of the seed with this place among the seeds, as functions of the
-    volumes' weights.
+    scans' weights.
     """
     values = found.values[seed]
     if found.task == "classification":
         return _of_classes(found.true, values)
     if found.task == "regression":
-        return _of_numbers(found.true, values[:, 0])
+        return regression_figures(found.true, values[:, 0])
     return _of_maps(found.columns, values)
-
-
-def _resampled(found: HeldOut, resamples: int) -> Iterator[np.ndarray]:
-    """Weights float (<= _CHUNK, N): the volumes as they are, then each resample of subjects."""
-    names, home = np.unique(found.subjects, return_inverse=True)
-    # A subject counts as the class of its first scan; a target or label map makes no classes.
-    first = np.array([np.flatnonzero(home == k)[0] for k in range(len(names))])
-    classes = found.true[first] if found.task == "classification" else np.zeros(len(names))
-    rng = np.random.default_rng(BOOTSTRAP_SEED)
-    yield np.ones((1, len(home)))
-    for begin in range(0, resamples, _CHUNK):
-        size = min(_CHUNK, resamples - begin)
-        weights = np.zeros((size, len(names)))
-        for name in np.unique(classes):
-            members = np.flatnonzero(classes == name)
-            chances = np.full(len(members), 1 / len(members))
-            weights[:, members] = rng.multinomial(len(members), chances, size=size)
-        yield weights[:, home]
 
 
 def _of_classes(true: np.ndarray, probabilities: np.ndarray) -> dict[str, Figure]:
@@ -141,88 +130,30 @@ def _of_classes(true: np.ndarray, probabilities: np.ndarray) -> dict[str, Figure
     hit = (predicted == true).astype(float)
 
     def recall(k: int) -> Figure:
-        return lambda w: _mean(w * (true == k), hit)
-
-    def area(w: np.ndarray) -> np.ndarray:
-        targets = [1] if count == 2 else range(count)
-        return np.mean([weighted_auc(true == k, probabilities[:, k], w) for k in targets], axis=0)
+        return lambda w: mean(w * (true == k), hit)
 
     result: dict[str, Figure] = {
-        "auc": area,
+        "auc": lambda w: ranking.roc_areas(true, probabilities, w),
         "pr_auc": lambda w: ranking.average_precisions(true, probabilities, w),
-        "accuracy": lambda w: _mean(w, hit),
+        "accuracy": lambda w: mean(w, hit),
         "balanced_accuracy": lambda w: np.mean([recall(k)(w) for k in range(count)], axis=0),
     }
     return {**result, "sensitivity": recall(1), "specificity": recall(0)} if count == 2 else result
 
 
-def weighted_auc(positive: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return area under the ROC curve for each row of weights (Mann and Whitney; ties count half).
-
-    Args:
-        positive: bool (N,).
-        scores: float (N,).
-        weights: float (resamples, N).
-
-    Returns:
-        float (resamples,), NaN where a class has no weight.
-    """
-    order = np.argsort(scores, kind="stable")
-    ties = np.flatnonzero(np.r_[True, np.diff(scores[order]) > 0])
-    w, inside = weights[:, order], positive[order]
-    above = np.add.reduceat(w * inside, ties, axis=1)
-    below = np.add.reduceat(w * ~inside, ties, axis=1)
-    wins = (above * (np.cumsum(below, axis=1) - below / 2)).sum(axis=1)
-    return np.asarray(wins / (above.sum(axis=1) * below.sum(axis=1)))
-
-
-def _of_numbers(target: np.ndarray, predicted: np.ndarray) -> dict[str, Figure]:
-    error = predicted - target
-
-    def r2(w: np.ndarray) -> np.ndarray:
-        return 1 - _mean(w, error**2) / _covariance(w, target, target)
-
-    def pearson(w: np.ndarray) -> np.ndarray:
-        variances = _covariance(w, target, target) * _covariance(w, predicted, predicted)
-        return np.asarray(_covariance(w, target, predicted) / np.sqrt(variances))
-
-    return {
-        "mae": lambda w: _mean(w, abs(error)),
-        "rmse": lambda w: np.sqrt(_mean(w, error**2)),
-        "r2": r2,
-        "pearson": pearson,
-        "bias": lambda w: _mean(w, error),
-    }
-
-
 def _of_maps(columns: Sequence[str], values: np.ndarray) -> dict[str, Figure]:
-    """Means over subjects: `dice`, the mean over a subject's classes, and every column.
+    """Means over scans: `dice`, the mean over a scan's classes, and every column.
 
-    A subject without a value, as of a class that neither map has, is left out of that mean.
+    A scan without a value, as of a class that neither map has, is left out of that mean.
     """
 
-    def mean(of_subject: np.ndarray) -> Figure:
-        there = np.isfinite(of_subject)
-        return lambda w: _mean(w * there, np.where(there, of_subject, 0.0))
+    def over(of_scan: np.ndarray) -> Figure:
+        there = np.isfinite(of_scan)
+        return lambda w: mean(w * there, np.where(there, of_scan, 0.0))
 
-    dice = values[:, [k for k, name in enumerate(columns) if name.startswith("dice_")]]
-    known = np.isfinite(dice).sum(axis=1)
-    return {
-        "dice": mean(
-            np.divide(np.nansum(dice, axis=1), known, out=np.full(len(dice), np.nan), where=known > 0)
-        ),
-        **{name: mean(values[:, k]) for k, name in enumerate(columns)},
-    }
-
-
-def _mean(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
-    return np.asarray((weights @ values) / weights.sum(axis=1))
-
-
-def _covariance(weights: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    # About the plain means first, so that large numbers with small differences keep their digits.
-    one, other = one - one.mean(), other - other.mean()
-    return _mean(weights, one * other) - _mean(weights, one) * _mean(weights, other)
+    every = {name: values[:, k] for k, name in enumerate(columns)}
+    dice = {name: column for name, column in every.items() if name.startswith("dice_")}
+    return {"dice": over(mean_dice(dice)), **{name: over(column) for name, column in every.items()}}
 
 
 def _known(value: float) -> float | None:

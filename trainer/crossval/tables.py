@@ -22,7 +22,7 @@ from trainer.run_folder.run_record import RunRecord
 
 TABLE_NAME, PREDICTIONS_NAME = "crossval.csv", "predictions.csv"
 NOTE = (
-    "pooled: over all subjects, 95 % bootstrap over subjects, the networks given. over_folds: mean and "
+    "pooled: over all held-out scans, 95 % intervals by subject, the networks given. over_folds: mean and "
     "standard deviation of the runs; folds share training subjects and are not independent (Bengio and "
     "Grandvalet 2004), so do not divide the standard deviation by the square root of their number."
 )
@@ -58,12 +58,7 @@ def write(crossval: CrossValidation) -> dict[str, Any]:
             {"seed": s, "metrics": metrics} for s, metrics in zip(crossval.seeds, seeds, strict=True)
         ],
         "per_fold": runs,
-        "bootstrap": {
-            "resamples": figures.RESAMPLES,
-            "unit": "subject",
-            "level": 0.95,
-            "seed": figures.BOOTSTRAP_SEED,
-        },
+        "intervals": {"unit": "subject", "level": 0.95},
         "note": NOTE,
     }
     record.write_json(crossval.folder / SUMMARY_NAME, summary)
@@ -81,7 +76,8 @@ def headline(metrics: dict[str, Any]) -> str:
         "dice": "Dice",
     }
     shown = [f"{names[key]} {metrics[key]:.3f}" for key in names if isinstance(metrics.get(key), float)]
-    return ", ".join([*shown[:3], f"{metrics.get('n')} volumes"])
+    of = f" of {metrics['subjects']} subjects" if "subjects" in metrics else ""
+    return ", ".join([*shown[:3], f"{metrics.get('n')} scans{of}"])
 
 
 def _run(fold: Fold) -> dict[str, Any]:

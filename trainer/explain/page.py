@@ -7,7 +7,7 @@ from typing import Any
 
 import jinja2
 
-from trainer.metrics.bootstrap import TOO_FEW
+from trainer.metrics.subjects import TOO_FEW
 
 _METHODS = {"gradcam": "Grad-CAM", "integrated-gradients": "Integrated gradients", "occlusion": "Occlusion"}
 
@@ -32,16 +32,17 @@ def render(summary: dict[str, Any], *, phantom: bool) -> str:
         {**s, "said": said(s), "share": s.get("share"), "chance": s.get("chance")}
         for s in summary["subjects"]
     ]
+    of = scans_of(len(subjects), len({s.get("person", s["subject"]) for s in subjects}))
     facts = [
         ("Run", summary["run"]),
-        ("Subjects", f"{len(subjects)}, {summary['of']}"),
+        ("Scans", f"{of}, {summary['of']}"),
         ("Method", method_name(summary["method"])),
         *((name.capitalize(), value) for name, value in summary["settings"].items()),
         ("Explained", summary["explained"]),
     ]
     return _template().render(
         title=f"{method_name(summary['method'])}{explained}",
-        lead=f"Run {summary['run']}, {len(subjects)} subjects: {summary['of']}",
+        lead=f"Run {summary['run']}, {of}: {summary['of']}",
         phantom=phantom,
         regions=summary.get("regions"),
         space=f"{where} (Dice overlap {space['overlap']:.2f}).",
@@ -51,8 +52,13 @@ def render(summary: dict[str, Any], *, phantom: bool) -> str:
     )
 
 
+def scans_of(scans: int, subjects: int) -> str:
+    """Return such as `4 scans of 2 subjects`."""
+    return f"{scans} scan{'' if scans == 1 else 's'} of {subjects} subject{'' if subjects == 1 else 's'}"
+
+
 def said(subject: dict[str, Any]) -> str:
-    """Return one line: what is known of a subject, and the network's output."""
+    """Return one line: what is known of a scan, and the network's output."""
     true = f"true: {subject['label']} · " if subject["label"] else ""
     sure = f" ({subject['probability']:.2f})" if subject["probability"] is not None else ""
     return f"{true}network: {subject['predicted']}{sure}"
@@ -76,4 +82,5 @@ def _template() -> jinja2.Template:
         loader=jinja2.PackageLoader("trainer.explain"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(percent=percent, interval=interval)
+    environment.globals["scans_of"] = scans_of
     return environment.get_template("explanation.html.j2")

@@ -18,15 +18,13 @@ from scipy import ndimage
 from trainer.data.images import reading
 from trainer.data.phantom import bids
 from trainer.errors import InputError
-from trainer.metrics.bootstrap import interval
+from trainer.metrics.subjects import Subjects, mean_left_out
 
 CHANGED_MM = 0.5
 """Voxels that the disease moved by more than this count as changed."""
 
 _BRAIN_SHARE = 0.5  # of a voxel filled by grey matter, white matter or CSF
 _SUBJECT = re.compile(r"sub-[A-Za-z0-9]+")
-# Behind every interval.
-_RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
@@ -129,7 +127,9 @@ def onto(data: np.ndarray, stored: np.ndarray, shape: tuple[int, ...], affine: n
 
 @dataclass(frozen=True)
 class Shares:
-    """One subject's figures: each the share of something on changed voxels, 0 to 1."""
+    """One scan's figures: each the share of something on changed voxels, 0 to 1; `subject` is who was
+    scanned.
+    """
 
     subject: str
     trained: float | None
@@ -138,15 +138,20 @@ class Shares:
 
 
 def pooled(shares: Sequence[Shares]) -> dict[str, Any]:
-    """Return means over subjects with 95 % intervals (percentile bootstrap over subjects).
+    """Return means over scans with 95 % intervals by subject (see `trainer.metrics.subjects`).
 
     Returns:
         For `trained`, `randomised`, `chance`, and the paired differences `above_chance` (trained less chance)
-        and `above_randomised`: {mean, interval (None for too few)}; `n` subjects, and `empty`: those left
-        out because a map was 0 everywhere.
+        and `above_randomised`: {mean, interval (None for too few)}; `n` scans, `subjects` (how many), and
+        `empty`: scans left out because a map was 0 everywhere.
     """
     used = [s for s in shares if s.trained is not None and s.randomised is not None]
-    figures: dict[str, Any] = {"n": len(used), "empty": len(shares) - len(used)}
+    people = Subjects.named([s.subject for s in used])
+    figures: dict[str, Any] = {
+        "n": len(used),
+        "subjects": people.count,
+        "empty": len(shares) - len(used),
+    }
     if not used:
         return figures
     table = np.array([(s.trained, s.randomised, s.chance) for s in used], np.float64)
@@ -158,8 +163,7 @@ def pooled(shares: Sequence[Shares]) -> dict[str, Any]:
         "above_chance": trained - chance,
         "above_randomised": trained - random,
     }
-    rows = np.random.default_rng(0).integers(len(used), size=(_RESAMPLES, len(used)))
     for name, values in columns.items():
-        bounds = interval(values[rows].mean(axis=1), len(used))
-        figures[name] = {"mean": float(values.mean()), "interval": bounds}
+        without = mean_left_out(people, values)
+        figures[name] = {"mean": without.value, "interval": without.interval("any")}
     return figures

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,9 @@ class Request:
 
     Attributes:
         run: a finished run.
-        images: raw images; none: subjects of `split`.
+        images: raw images; none: scans of `split`.
         split: train, validation or test.
-        subjects: how many of the split at most.
+        subjects: how many of the split at most, each with all its scans.
         method: how maps are made.
         target: the class to explain; None: each subject's predicted class, or the number of a regression.
         layer: of Grad-CAM.
@@ -114,6 +114,7 @@ class _Explaining:
     method: Method
     target: int | None
     work: Path
+    people: dict[str, set[str]] = field(default_factory=dict)
 
     def summary(self, settings: dict[str, Any], on_progress: Callable[[int, int], None]) -> dict[str, Any]:
         request, chosen = self.request, self.chosen
@@ -163,9 +164,12 @@ class _Explaining:
         values, figures = self.method.maps(self.chosen.model, subject.volume, target, subject.covariates)
         anatomy = subject.volume[..., 0]
         label = subject.label if subject.label and self.chosen.classes else answer["predicted"]
-        group.add(label if self.chosen.classes else "all", values, anatomy, subject.affine)
+        label = label if self.chosen.classes else "all"
+        group.add(label, values, anatomy, subject.affine)
+        self.people.setdefault(label, set()).add(subject.person)
         said: dict[str, Any] = {
             "subject": subject.name,
+            "person": subject.person,
             "source": subject.source,
             "label": subject.label,
             "predicted": answer["predicted"],
@@ -185,7 +189,7 @@ class _Explaining:
         ]
         known = [share for share in others if share is not None]
         mean = float(np.mean(known)) if known else None
-        one = regions.Shares(subject.name, truth.share(values), mean, truth.chance)
+        one = regions.Shares(subject.person, truth.share(values), mean, truth.chance)
         return {**said, "share": one.trained, "share_randomised": mean, "chance": one.chance}, [one]
 
     def _answer(self, subject: Subject) -> dict[str, Any]:
@@ -229,7 +233,9 @@ class _Explaining:
         for label, (count, values, volume) in sorted(group.means(mni=mni).items()):
             stem = stems[label]
             self._nifti(f"{stem}.nii.gz", values, group.affine)
-            title = f"{kind}, mean of {count} subjects" + (f", {label}" if self.chosen.classes else "")
+            people = len(self.people[label])
+            of = page.scans_of(count, people)
+            title = f"{kind}, mean of {of}" + (f", {label}" if self.chosen.classes else "")
             draw: dict[str, Callable[[], bytes]] = {
                 f"{stem}_mosaic.png": functools.partial(
                     pictures.mosaic,
@@ -244,7 +250,15 @@ class _Explaining:
                 glass = functools.partial(pictures.glass_brain, values, group.affine, title)
                 draw = {f"{stem}_glass.png": glass, **draw}
             drawn = [name for name, picture in draw.items() if self._picture(name, picture)]
-            made.append({"name": label, "n": count, "nifti": f"{stem}.nii.gz", "pictures": drawn})
+            made.append(
+                {
+                    "name": label,
+                    "n": count,
+                    "subjects": people,
+                    "nifti": f"{stem}.nii.gz",
+                    "pictures": drawn,
+                }
+            )
         return made
 
     def _explained(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,16 +20,19 @@ from trainer.runs.preparation import Data
 
 # With `_mosaic.png` behind it, a name stays far below the 255 bytes of file systems.
 _MOST_BYTES = 150
+# Who was scanned, by the name of an image as BIDS has it.
+_PERSON = re.compile(r"sub-[A-Za-z0-9]+")
 # What is written beside a subject's map under its name; so these may not be another's name either.
 _ENDINGS = ("", "_mosaic", "_glass")
 
 
 @dataclass(frozen=True)
 class Subject:
-    """One volume to explain.
+    """One scan to explain.
 
     Attributes:
         name: of its files; unique.
+        person: who was scanned, of raw images by their names (sub-...).
         source: path of the image it was made from.
         label: true class, or true number in units of the target; None where unknown.
         volume: (D, H, W, C) float32.
@@ -37,6 +41,7 @@ class Subject:
     """
 
     name: str
+    person: str
     source: str
     label: str | None
     volume: np.ndarray
@@ -53,9 +58,9 @@ class Subjects:
         task: 'classification' or 'regression'.
         classes: names in the order of the outputs; () for regression.
         of: where the subjects come from, in words.
-        count: how many there are.
+        count: how many scans there are.
         voxel_size: mm along D, H, W.
-        each: the subjects, read one at a time.
+        each: the scans, read one at a time.
         mean: the mean training volume (D, H, W, C); None where there are no training volumes at hand.
     """
 
@@ -70,8 +75,8 @@ class Subjects:
 
 
 def held_out(run: Path, split: str, most: int, *, mean: bool, code: Sequence[Path] = ()) -> Subjects:
-    """Return subjects of one of a run's splits: at most `most`, of all classes in turn, in the order of the
-    split.
+    """Return the scans of at most `most` subjects of one of a run's splits, of all classes in turn, in the
+    order of the split.
 
     Args:
         mean: compute the mean training volume, which reads all of them.
@@ -83,7 +88,9 @@ def held_out(run: Path, split: str, most: int, *, mean: bool, code: Sequence[Pat
     """
     _, _, data, model = finished_run.open_run(run, split, code)
     _check(run, data.task.name, of_patches=data.patches is not None)
-    rows = in_turn(data, data.rows(split))[:most]
+    rows = in_turn(data, data.rows(split))
+    people = set(list(dict.fromkeys(data.shards.volumes[row].subject for row in rows))[:most])
+    rows = [row for row in rows if data.shards.volumes[row].subject in people]
     names = distinct([_name(data, row) for row in rows], file_names_of_means(data.task.classes).values())
 
     def each() -> Iterator[Subject]:
@@ -91,6 +98,7 @@ def held_out(run: Path, split: str, most: int, *, mean: bool, code: Sequence[Pat
             volume = data.shards.volumes[row]
             yield Subject(
                 name=name,
+                person=volume.subject,
                 source=volume.source,
                 label=volume.label if data.task.classes else _target(data, row),
                 volume=data.shards.read(row).astype(np.float32),
@@ -143,7 +151,9 @@ def raw(run: Path, images: Sequence[str], people: Path | None, code: Sequence[Pa
             if table is not None and member.covariates is not None:
                 covariates = member.covariates.encode([table.about(request)])
             volume = prepared.array.astype(np.float32)
-            yield Subject(name, str(request.paths[0]), None, volume, prepared.affine, covariates)
+            named = _PERSON.match(request.paths[0].name)
+            person = named[0] if named else name
+            yield Subject(name, person, str(request.paths[0]), None, volume, prepared.affine, covariates)
 
     return Subjects(
         model=member.model,

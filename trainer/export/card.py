@@ -18,7 +18,8 @@ from markupsafe import Markup
 from trainer.config import RunConfig
 from trainer.data.shards.shards import ShardSet, Volume
 from trainer.errors import InputError
-from trainer.metrics.bootstrap import TOO_FEW
+from trainer.metrics import comparison
+from trainer.metrics.subjects import TOO_FEW
 from trainer.report.augmentation import phrases
 from trainer.run_folder import record
 from trainer.run_folder.record import RunFolder
@@ -59,7 +60,6 @@ def facts(
     """
     config = record.load_config(folder)
     ran, result = RunRecord.read(folder.run), record.read_json(folder.result)
-    test = folder.evaluation / "test.json"
     shards = _shards(config, ran)
     covariates = ran.covariates or {}
     source = shards.source if shards else ran.shards.source
@@ -89,7 +89,7 @@ def facts(
         "data": _data(shards, ran),
         "phantom": None if source is None else "phantom" in source.lower(),
         "training": _training(config, ran, result),
-        "test": record.read_json(test) if test.is_file() else None,
+        "test": _test(folder),
         "formats": {name: dict(about) for name, about in written.items()},
     }
 
@@ -197,6 +197,14 @@ def _people(volumes: Sequence[Volume]) -> dict[str, Any]:
 
 def _counts(values: Any) -> dict[str, int]:
     return dict(sorted(Counter("unknown" if value is None else str(value) for value in values).items()))
+
+
+def _test(folder: RunFolder) -> dict[str, Any] | None:
+    """The figures of the test split; None without one."""
+    stored = folder.evaluation / "test.json"
+    if not stored.is_file():
+        return None
+    return dict(comparison.stored_metrics(folder, "test", record.read_json(stored)))
 
 
 def _training(config: RunConfig, ran: RunRecord, result: Mapping[str, Any]) -> dict[str, Any]:

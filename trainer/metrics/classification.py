@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from trainer.metrics import ranking
-from trainer.metrics.bootstrap import interval, interval_of_difference
+from trainer.metrics.subjects import LeftOut, Subjects, left_out, share_interval
 
 
 def classification_metrics(
-    true: np.ndarray, probabilities: np.ndarray, classes: Sequence[str], *, bootstrap: int = 2000
+    true: np.ndarray, probabilities: np.ndarray, classes: Sequence[str], subjects: Sequence[str] | None
 ) -> dict[str, Any]:
     """Return metrics of a classifier on one split.
 
     Args:
-        true: int (N,), the number of each subject's class.
+        true: int (N,), the number of each scan's class.
         probabilities: float (N, len(classes)), rows that sum to 1.
         classes: names; with two of them the second is the positive one (AUC, sensitivity, specificity).
-        bootstrap: resamples within each class for the 95 % intervals of the two areas; 0 for no interval.
+        subjects: whose scan each is, (N,), for the 95 % intervals (see `trainer.metrics.subjects`); None
+            for no interval.
 
     Returns:
-        n, accuracy, accuracy_interval (Wilson, 95 %), balanced_accuracy (mean recall of the classes
-        present), auc and pr_auc (average precision), with more than two classes the mean of each against
-        the rest, auc_interval, pr_auc_interval, sensitivity, specificity (with more than two: macro), brier
-        and ece (see those functions), positive (name or None), confusion (rows true, columns predicted).
-        What is undefined for these subjects is None: the AUC where a class is missing, for example, and
-        its interval where a class has fewer than `bootstrap.LEAST` subjects or no resample differs.
+        n (scans), subjects (how many, where they are given), accuracy, accuracy_interval, balanced_accuracy
+        (mean recall of the classes present), auc and pr_auc (average precision), with more than two classes
+        the mean of each against the rest, auc_interval, pr_auc_interval, sensitivity, specificity (with more
+        than two: macro), brier and ece (see those functions), positive (name or None), confusion (rows true,
+        columns predicted; scans). What is undefined for these scans is None: the AUC where a class is
+        missing, for example, and its interval where a class has fewer than `subjects.LEAST` subjects or no
+        subject makes a difference.
 
     Raises:
         ValueError: shapes that do not belong together, or a probability that is not finite.
@@ -39,22 +41,19 @@ def classification_metrics(
         raise ValueError(f"{true.shape} labels, {probabilities.shape} probabilities, {len(classes)} classes")
     if not np.isfinite(probabilities).all():
         raise ValueError("a probability is not finite")
+    people = None if subjects is None else Subjects.named(subjects)
     confusion = _confusion(true, probabilities, len(classes))
     recall, specificity = _recall(confusion), _specificity(confusion)
-    hits, n = int(np.trace(confusion)), len(true)
+    n = len(true)
     binary = len(classes) == 2
-    smallest = smallest_class(true, len(classes))
-    weights = ranking.weights_within_classes(true, len(classes), bootstrap)
-    auc, auc_interval = _with_interval(
-        None if weights is None else ranking.roc_areas(true, probabilities, weights), smallest
-    )
-    pr_auc, pr_auc_interval = _with_interval(
-        None if weights is None else ranking.average_precisions(true, probabilities, weights), smallest
-    )
+    hits = (probabilities.argmax(axis=1) == true).astype(np.float64)
+    auc, auc_interval = _area(ranking.roc_areas, true, probabilities, people)
+    pr_auc, pr_auc_interval = _area(ranking.average_precisions, true, probabilities, people)
     return {
         "n": n,
-        "accuracy": hits / n if n else None,
-        "accuracy_interval": wilson(hits, n) if n else None,
+        **({} if people is None else {"subjects": people.count}),
+        "accuracy": int(np.trace(confusion)) / n if n else None,
+        "accuracy_interval": None if people is None else share_interval(hits, people),
         "balanced_accuracy": _mean(recall),
         "auc": auc,
         "auc_interval": auc_interval,
@@ -69,14 +68,6 @@ def classification_metrics(
     }
 
 
-def wilson(hits: float, n: int) -> list[float]:
-    """Return the 95 % interval of a share (Wilson 1927), which stays inside 0 and 1 for few subjects too."""
-    z = 1.959963984540054
-    centre = (hits + z * z / 2) / (n + z * z)
-    half = z / (n + z * z) * np.sqrt(hits * (n - hits) / n + z * z / 4)
-    return [float(max(0.0, centre - half)), float(min(1.0, centre + half))]
-
-
 def _confusion(true: np.ndarray, probabilities: np.ndarray, classes: int) -> np.ndarray:
     # Not by scikit-learn: its import would cost every rank a second at its start.
     confusion = np.zeros((classes, classes), dtype=np.int64)
@@ -85,7 +76,7 @@ def _confusion(true: np.ndarray, probabilities: np.ndarray, classes: int) -> np.
 
 
 def _recall(confusion: np.ndarray) -> list[float | None]:
-    """Share found of each class; None where the class is absent."""
+    """Share of each class's scans that are called so; None where the class is absent."""
     return [float(row[k] / row.sum()) if row.sum() else None for k, row in enumerate(confusion)]
 
 
@@ -104,48 +95,22 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(there)) if there else None
 
 
-def auc_difference(
-    true: np.ndarray, first: np.ndarray, second: np.ndarray, *, bootstrap: int = 2000
-) -> tuple[float, list[float]] | None:
-    """Return AUC of `first` minus that of `second` on the same subjects, and its 95 % interval (paired
-    bootstrap).
-
-    Args:
-        true: int (N,); first, second: float (N, classes), the probabilities of two classifiers.
-        bootstrap: resamples.
-
-    Returns:
-        The difference and its interval, or None where there is no interval.
-    """
-    differences = auc_differences(true, first, second, bootstrap)
-    if differences is None:
-        return None
-    bounds = interval_of_difference(differences[1:], smallest_class(true, np.shape(first)[1]))
-    return None if bounds is None else (float(differences[0]), bounds)
+def auc_left_out(true: np.ndarray, probabilities: np.ndarray, subjects: Subjects) -> LeftOut:
+    """Return the AUC of all scans and without each subject, int (N,) and float (N, classes)."""
+    true, probabilities = np.asarray(true), np.asarray(probabilities, np.float64)
+    return left_out(subjects, lambda weights: ranking.roc_areas(true, probabilities, weights), true)
 
 
-def smallest_class(true: np.ndarray, classes: int) -> int:
-    """Return the number of subjects of the smallest class."""
-    return int(np.bincount(np.asarray(true, np.int64), minlength=classes).min())
-
-
-def auc_differences(
-    true: np.ndarray, first: np.ndarray, second: np.ndarray, bootstrap: int
-) -> np.ndarray | None:
-    """Return the differences of `auc_difference`, float64 (1 + bootstrap,): the difference, then that of each
-    resample.
-    """
-    true = np.asarray(true)
-    weights = ranking.weights_within_classes(true, np.shape(first)[1], bootstrap)
-    if weights is None:
-        return None
-    one, other = (ranking.roc_areas(true, np.asarray(p, np.float64), weights) for p in (first, second))
-    return one - other
-
-
-def _with_interval(values: np.ndarray | None, n: int) -> tuple[float | None, list[float] | None]:
-    """The first of the values, that of the subjects as they are, and the middle 95 % of the others."""
-    return (None, None) if values is None else (float(values[0]), interval(values[1:], n))
+def _area(
+    area: Callable[..., np.ndarray], true: np.ndarray, probabilities: np.ndarray, people: Subjects | None
+) -> tuple[float | None, list[float] | None]:
+    """An area, and its interval."""
+    if people is None:
+        value, bounds = float(area(true, probabilities, np.ones((1, len(true))))[0]), None
+    else:
+        without = left_out(people, lambda weights: area(true, probabilities, weights), true)
+        value, bounds = without.value, without.interval("share", normal=True)
+    return (value, bounds) if np.isfinite(value) else (None, None)
 
 
 def reliability(true: np.ndarray, probabilities: np.ndarray, bins: int = 10) -> list[dict[str, Any]]:
@@ -183,7 +148,7 @@ def reliability(true: np.ndarray, probabilities: np.ndarray, bins: int = 10) -> 
 
 
 def ece(true: np.ndarray, probabilities: np.ndarray, bins: int = 10) -> float | None:
-    """Return expected calibration error: mean over subjects of |accuracy - confidence| of their bin.
+    """Return expected calibration error: mean over scans of |accuracy - confidence| of their bin.
 
     Naeini et al., AAAI 2015; Guo et al., ICML 2017 (arXiv 1706.04599), equation 3. With few subjects per
     bin it is too high even for a calibrated network. None without subjects.
@@ -197,7 +162,7 @@ def brier(true: np.ndarray, probabilities: np.ndarray) -> float | None:
     """Return Brier score (Brier 1950): mean squared distance of the probabilities from what was the case.
 
     With two classes that of the second one's probability alone, 0 to 1; with more the sum over classes, 0
-    to 2, as scikit-learn's `brier_score_loss`. None without subjects.
+    to 2, as scikit-learn's `brier_score_loss`. None without scans.
     """
     if not len(true):
         return None

@@ -4,60 +4,65 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest, norm
 
 from trainer.errors import RunError
-from trainer.metrics import bootstrap as resampling
-from trainer.metrics import delong
-from trainer.metrics.classification import auc_differences, classification_metrics, smallest_class
+from trainer.metrics import ranking
+from trainer.metrics import tables as predictions
+from trainer.metrics.classification import auc_left_out, classification_metrics
 from trainer.metrics.regression import regression_metrics
 from trainer.metrics.segmentation import mean_dice, segmentation_metrics
+from trainer.metrics.subjects import (
+    LEAST,
+    LeftOut,
+    Subjects,
+    exchange_p,
+    interval_of_shares,
+    mean_left_out,
+)
 from trainer.metrics.tables import Table
+from trainer.run_folder.record import RunFolder
 
-RESAMPLES = 2000
-BOOTSTRAP = "paired bootstrap"
+EXCHANGE = "exchange by subject"
+MCNEMAR = "McNemar by subject"
 
 
-def compare(tables: Sequence[Table], *, resamples: int = RESAMPLES) -> dict[str, Any]:
+def compare(tables: Sequence[Table]) -> dict[str, Any]:
     """Return the figures of each run, and the differences of each pair of runs.
 
     Args:
         tables: as of `aligned`.
-        resamples: of every bootstrap.
 
     Returns:
-        task, n, classes, runs (run and metrics of each, in order) and comparisons: for each pair metric,
-        first, second, difference (first - second), interval (95 %), p_value (two-sided), p_holm, test.
-        Compared are AUC (two classes: DeLong 1988; more: paired bootstrap) and accuracy (p of McNemar's
-        exact test, interval of the paired bootstrap), the mean absolute error, or the mean Dice (paired
-        bootstrap). With more than two runs p_holm holds p corrected for the number of pairs within a metric
-        (Holm, Scandinavian Journal of Statistics 6 (1979) 65), else None. What is undefined is None.
+        task, n (scans), subjects (how many), classes, runs (run and metrics of each, in order) and
+        comparisons: for each pair metric, first, second, difference (first - second), interval (95 %),
+        p_value (two-sided, of `exchange_p`), p_holm, test. Compared are AUC and accuracy, the mean absolute
+        error, or the mean Dice. With more than two runs p_holm holds p corrected for the number of pairs
+        within a metric (Holm, Scandinavian Journal of Statistics 6 (1979) 65), else None. What is undefined
+        is None.
     """
     names = _names(tables)
     return {
         "task": tables[0].task,
         "n": len(tables[0].rows),
+        "subjects": len(set(tables[0].subjects)),
         "classes": list(tables[0].classes),
-        "runs": [
-            {"run": name, "metrics": _metrics(table, resamples)}
-            for name, table in zip(names, tables, strict=True)
-        ],
-        "comparisons": differences(tables, names, resamples=resamples),
+        "runs": [{"run": name, "metrics": metrics(table)} for name, table in zip(names, tables, strict=True)],
+        "comparisons": differences(tables, names),
     }
 
 
-def differences(
-    tables: Sequence[Table], names: Sequence[str], *, resamples: int = RESAMPLES
-) -> list[dict[str, Any]]:
+def differences(tables: Sequence[Table], names: Sequence[str]) -> list[dict[str, Any]]:
     """Return the `comparisons` of `compare`, with these names for the runs."""
+    subjects = Subjects.named(tables[0].subjects)
+    areas = [_area(table, subjects) for table in tables]
     pairs = [
         {"metric": metric, "first": names[i], "second": names[j], **figures}
         for i, j in itertools.combinations(range(len(tables)), 2)
-        for metric, figures in _differences(tables[i], tables[j], resamples).items()
+        for metric, figures in _differences((tables[i], areas[i]), (tables[j], areas[j]), subjects).items()
     ]
     found = []
     for metric in dict.fromkeys(pair["metric"] for pair in pairs):
@@ -68,14 +73,15 @@ def differences(
 
 
 def aligned(tables: Sequence[Table], *, common: bool = False) -> tuple[list[Table], list[str]]:
-    """Return the same subjects of every table, in the same order, and notes for the reader.
+    """Return the same scans of every table, in the same order, and notes for the reader.
 
-    Lines belong together by the row of the shard set, if all runs had the same one, else by subject, and by
-    the order of a subject's lines where every table has equally many.
+    Lines belong together by the row of the shard set, if all runs had the same one; else by subject and
+    session, or where a table does not tell the session, by the order of a subject's lines where every table
+    has equally many.
 
     Args:
         tables: at least two.
-        common: leave subjects out that are not in all of them, instead of refusing.
+        common: leave scans out that are not in all of them, instead of refusing.
 
     Raises:
         RunError: the runs had different tasks or classes, were judged on different subjects, or do not agree
@@ -89,20 +95,21 @@ def aligned(tables: Sequence[Table], *, common: bool = False) -> tuple[list[Tabl
     one_set = first.shards is not None and len({table.shards for table in tables}) == 1
     if not one_set:
         notes.append("The runs had different shard sets; subjects were matched by name.")
-    keys = [_keys(table, one_set) for table in tables]
+    keys = _keys(tables, one_set)
     shared = set.intersection(*map(set, keys))
     alone = set.union(*map(set, keys)) - shared
     if alone:
         some = sorted({str(key[0]) for key in alone})
-        what = f"{len(alone)} of {len(alone) + len(shared)} volumes are not in all of them ({_listed(some)})"
+        kind = "scans" if len({frozenset(table.subjects) for table in tables}) == 1 else "subjects"
+        what = f"{len(alone)} of {len(alone) + len(shared)} scans are not in all of them ({_listed(some)})"
         if not shared or not common:
             raise RunError(
-                f"The runs were judged on different subjects: {what}.",
-                cure=f"--common compares them on the {len(shared)} common ones."
+                f"The runs were judged on different {kind}: {what}.",
+                cure=f"--common compares them on the {len(shared)} common scans."
                 if shared
                 else "Train them on the same data.shards, data.split and seed.",
             )
-        notes.append(f"Compared on the {len(shared)} common volumes only: {what}.")
+        notes.append(f"Compared on the {len(shared)} common scans only: {what}.")
     order = [key for key in keys[0] if key in shared]
     places = [{key: place for place, key in enumerate(own)} for own in keys]
     chosen = [table.taken([where[key] for key in order]) for table, where in zip(tables, places, strict=True)]
@@ -122,74 +129,96 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-def _metrics(table: Table, resamples: int) -> dict[str, Any]:
+def metrics(table: Table) -> dict[str, Any]:
+    """Return the figures of a table, by its task."""
     if table.task == "classification":
-        return classification_metrics(table.true, table.values, table.classes, bootstrap=resamples)
+        return classification_metrics(table.true, table.values, table.classes, table.subjects)
     if table.task == "regression":
-        return regression_metrics(table.true, table.values[:, 0], resamples)
-    return segmentation_metrics(table.dice, table.hd95, resamples)
+        return regression_metrics(table.true, table.values[:, 0], table.subjects)
+    return segmentation_metrics(table.dice, table.hd95, table.subjects)
 
 
-def _differences(one: Table, other: Table, resamples: int) -> dict[str, dict[str, Any]]:
-    """By metric: difference, interval, p_value, test."""
-    if one.task == "classification":
-        hits = [(table.values.argmax(axis=1) == table.true).astype(np.float64) for table in (one, other)]
-        return {"auc": _auc(one, other, resamples), "accuracy": _of_hits(*hits)}
-    if one.task == "regression":
-        errors = [np.abs(table.values[:, 0] - table.true) for table in (one, other)]
-        return {"mae": _of_means(errors[0] - errors[1], resamples)}
-    return {"dice": _of_means(mean_dice(one.dice) - mean_dice(other.dice), resamples)}
+def stored_metrics(folder: RunFolder, split: str, stored: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the content of evaluation/<split>.json with intervals by subject.
 
-
-def _auc(one: Table, other: Table, resamples: int) -> dict[str, Any]:
-    smallest = smallest_class(one.true, len(one.classes))
-    if len(one.classes) == 2:
-        found = delong.compare(one.true, one.values[:, 1], other.values[:, 1]) or {}
-        if smallest < resampling.LEAST:
-            found = {"difference": found.get("difference")}
-        return {name: found.get(name) for name in ("difference", "interval", "p_value")} | {"test": "DeLong"}
-    values = auc_differences(one.true, one.values, other.values, resamples)
-    if values is None:
-        return _difference(None, np.zeros(0), 0)
-    return _difference(float(values[0]), values[1:], smallest)
-
-
-def _of_means(differences: np.ndarray, resamples: int) -> dict[str, Any]:
-    """Of a mean over subjects; those of whom a run says nothing (NaN) are left out."""
-    known = differences[np.isfinite(differences)]
-    n = len(known)
-    if n < 2:
-        return _difference(float(known[0]) if n else None, np.zeros(0), n)
-    means = resampling.resampled(n, resamples, lambda weights: weights @ known / n)
-    return _difference(float(known.mean()), means, n)
-
-
-def _of_hits(one: np.ndarray, other: np.ndarray) -> dict[str, Any]:
-    """Of accuracies: float (N,), 1 where a run is right.
-
-    p of McNemar's exact test (Psychometrika 12 (1947) 153): of those on whom just one run is right, is it the
-    same run more often than a coin would say? Interval of Bonett and Price (Journal of Educational and
-    Behavioral Statistics 37 (2012) 479), a subject added to either side. A bootstrap of the few on whom two
-    runs differ finds differences too easily.
+    Older versions counted scans, and wrote no number of subjects: then the figures are those of the table
+    beside it; where that cannot be read, the content as it is.
     """
-    n, first, second = len(one), int(np.sum(one > other)), int(np.sum(other > one))
-    shares = (first + 1) / (n + 2), (second + 1) / (n + 2)
-    centre = shares[0] - shares[1]
-    half = norm.ppf(0.975) * np.sqrt((sum(shares) - centre**2) / (n + 2))
+    if "subjects" in stored or not (folder.evaluation / f"{split}.csv").is_file():
+        return stored
+    try:
+        return {**stored, **metrics(predictions.read(folder.path, split))}
+    except RunError:
+        return stored
+
+
+def auc_difference(
+    true: np.ndarray, first: np.ndarray, second: np.ndarray, subjects: Sequence[str]
+) -> tuple[float, list[float]] | None:
+    """Return AUC of `first` minus that of `second` on the same scans, and its 95 % interval; None without
+    one.
+
+    Args:
+        true: int (N,); first, second: float (N, classes), the probabilities of two classifiers.
+        subjects: whose scan each is, (N,).
+    """
+    people = Subjects.named(subjects)
+    difference = auc_left_out(true, first, people) - auc_left_out(true, second, people)
+    bounds = difference.interval_of_difference(normal=True)
+    return None if bounds is None else (difference.value, bounds)
+
+
+def _area(table: Table, subjects: Subjects) -> LeftOut | None:
+    return auc_left_out(table.true, table.values, subjects) if table.task == "classification" else None
+
+
+def _differences(
+    one: tuple[Table, LeftOut | None], other: tuple[Table, LeftOut | None], subjects: Subjects
+) -> dict[str, dict[str, Any]]:
+    """By metric: difference, interval, p_value, test."""
+    (first, first_area), (second, second_area) = one, other
+    if first_area is not None and second_area is not None:
+        hits = [(table.values.argmax(axis=1) == table.true).astype(np.float64) for table in (first, second)]
+        parts = ranking.exchange_parts(first.true, first.values, second.values, subjects)
+        return {
+            "auc": _of_areas(first_area - second_area, parts),
+            "accuracy": _of_hits(*hits, subjects),
+        }
+    if first.task == "regression":
+        errors = [np.abs(table.values[:, 0] - table.true) for table in (first, second)]
+        return {"mae": _of_means(errors[0] - errors[1], subjects)}
+    return {"dice": _of_means(mean_dice(first.dice) - mean_dice(second.dice), subjects)}
+
+
+def _of_areas(difference: LeftOut, parts: np.ndarray) -> dict[str, Any]:
+    known = difference.fewest >= LEAST and bool(np.isfinite(parts).all())
     return {
-        "difference": (first - second) / n,
-        "interval": [float(max(-1.0, centre - half)), float(min(1.0, centre + half))],
-        "p_value": float(binomtest(first, first + second).pvalue) if first + second else 1.0,
-        "test": "McNemar, exact",
+        "difference": difference.value if np.isfinite(difference.value) else None,
+        "interval": difference.interval_of_difference(normal=True),
+        "p_value": exchange_p(parts) if known else None,
+        "test": EXCHANGE,
     }
 
 
-def _difference(difference: float | None, resampled: np.ndarray, n: int) -> dict[str, Any]:
+def _of_means(differences: np.ndarray, subjects: Subjects) -> dict[str, Any]:
+    """Of a mean over scans, (N,); those of which a run says nothing (NaN) are left out."""
+    known = np.isfinite(differences)
+    without = mean_left_out(subjects, differences)
     return {
-        "difference": difference,
-        "interval": resampling.interval_of_difference(resampled, n),
-        "p_value": resampling.p_value(resampled) if n >= resampling.LEAST else None,
-        "test": BOOTSTRAP,
+        "difference": without.value if known.any() else None,
+        "interval": without.interval_of_difference(),
+        "p_value": exchange_p(subjects.of(known).sums(differences[known])),
+        "test": EXCHANGE,
+    }
+
+
+def _of_hits(one: np.ndarray, other: np.ndarray, subjects: Subjects) -> dict[str, Any]:
+    """Of accuracies: float (N,), 1 where a run is right."""
+    return {
+        "difference": float((one - other).mean()),
+        "interval": interval_of_shares(one, other, subjects),
+        "p_value": exchange_p(subjects.sums(one - other)),
+        "test": MCNEMAR,
     }
 
 
@@ -201,10 +230,17 @@ def _names(tables: Sequence[Table]) -> list[str]:
     ]
 
 
-def _keys(table: Table, one_set: bool) -> list[tuple[Hashable, ...]]:
-    """What a line is known by in every table; the subject comes first."""
+def _keys(tables: Sequence[Table], one_set: bool) -> list[list[tuple[Hashable, ...]]]:
+    """What each table's lines are known by in every table; the subject comes first."""
     if one_set:
-        return list(zip(table.subjects, table.rows.tolist(), strict=True))
+        return [list(zip(table.subjects, table.rows.tolist(), strict=True)) for table in tables]
+    by_session = [list(zip(table.subjects, table.sessions, strict=True)) for table in tables]
+    if all(all(table.sessions) for table in tables) and all(len(set(k)) == len(k) for k in by_session):
+        return [list(keys) for keys in by_session]
+    return [_by_order(table) for table in tables]
+
+
+def _by_order(table: Table) -> list[tuple[Hashable, ...]]:
     total, seen, keys = Counter(table.subjects), Counter[str](), []
     for place in np.argsort(table.rows, kind="stable"):
         subject = table.subjects[place]
@@ -238,7 +274,7 @@ def _check_same_truth(one: Table, other: Table) -> None:
             for table in (one, other)
         ]
         raise RunError(
-            f"The labels or targets differ for {len(differ)} subject(s): {one.subjects[i]} is "
+            f"The labels or targets differ for {len(differ)} scan(s): {one.subjects[i]} is "
             f"{said[0]} in {one.run} "
             f"and {said[1]} in {other.run}.",
             cure="Compare runs on the same cohort.",

@@ -1,4 +1,4 @@
-"""Areas under the ROC and the precision-recall curve, of all subjects and of every resample at once."""
+"""Areas under the ROC and the precision-recall curve, for many weightings of the scans at once."""
 
 from __future__ import annotations
 
@@ -6,32 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from trainer.metrics.bootstrap import SEED
+from trainer.metrics.subjects import Subjects
 
 # Rows of weights at once: what is summed up on the way would be several times as large as the weights.
 _BLOCK = 250
-
-
-def weights_within_classes(true: np.ndarray, classes: int, resamples: int) -> np.ndarray | None:
-    """Return weights float64 (1 + resamples, N): ones, then how often each subject was drawn, within its
-    class.
-
-    Args:
-        true: int (N,), class numbers.
-        classes: how many there are.
-        resamples: how many.
-
-    Returns:
-        The weights, or None where a class has no subject.
-    """
-    members = [np.flatnonzero(true == k) for k in range(classes)]
-    if min(len(m) for m in members) == 0:
-        return None
-    rng = np.random.default_rng(SEED)
-    weights = np.ones((resamples + 1, len(true)))
-    for m in members:
-        weights[1:, m] = rng.multinomial(len(m), np.full(len(m), 1 / len(m)), size=resamples)
-    return weights
 
 
 def targets(classes: int) -> list[int]:
@@ -40,10 +18,10 @@ def targets(classes: int) -> list[int]:
 
 
 def reached(own: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return thresholds, and how many subjects of a class and of the others reach each, as curves need them.
+    """Return thresholds, and how many scans of a class and of the others reach each, as curves need them.
 
     Args:
-        own: bool (N,), whether a subject is of the class.
+        own: bool (N,), whether a scan is of the class.
         scores: float (N,).
 
     Returns:
@@ -60,24 +38,24 @@ def reached(own: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def roc_areas(true: np.ndarray, probabilities: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return area under the ROC curve for each row of weights, mean over `targets`, one against the rest.
 
-    The area is the share of pairs (a subject of the class, another) in which the first has the higher
-    probability, ties half (Mann and Whitney 1947); counted by ranks, so that ten thousand subjects need no
+    The area is the share of pairs (a scan of the class, another) in which the first has the higher
+    probability, ties half (Mann and Whitney 1947); counted by ranks, so that ten thousand scans need no
     table of pairs.
 
     Args:
         true: int (N,).
         probabilities: float (N, classes).
-        weights: float (B, N), as of `weights_within_classes`.
+        weights: float (B, N), of the scans.
 
     Returns:
-        float64 (B,).
+        float64 (B,), NaN where a class has no weight.
     """
 
     def area(inside: np.ndarray, outside: np.ndarray) -> np.ndarray:
         # Thresholds fall: whoever comes after a threshold is below it.
         below = outside[:, -1:] - outside
         wins = np.diff(inside, axis=1, prepend=0.0) * (below + 0.5 * np.diff(outside, axis=1, prepend=0.0))
-        return wins.sum(axis=1) / (inside[:, -1] * outside[:, -1])
+        return _ratio(wins.sum(axis=1), inside[:, -1] * outside[:, -1])
 
     return _mean_over_targets(true, probabilities, weights, area)
 
@@ -86,22 +64,22 @@ def average_precisions(true: np.ndarray, probabilities: np.ndarray, weights: np.
     """Return average precision for each row of weights, mean over `targets`, one against the rest.
 
     The step-wise area under the precision-recall curve, scikit-learn's `average_precision_score`, which takes
-    one vector of weights at a time: 2000 resamples would take seconds.
+    one vector of weights at a time: thousands would take seconds.
 
     Args:
         true: int (N,).
         probabilities: float (N, classes).
-        weights: float (B, N), as of `weights_within_classes`.
+        weights: float (B, N), of the scans.
 
     Returns:
-        float64 (B,).
+        float64 (B,), NaN where a class has no weight.
     """
 
     def area(inside: np.ndarray, outside: np.ndarray) -> np.ndarray:
         called = inside + outside
         precision = np.divide(inside, called, out=np.zeros_like(inside), where=called > 0)
-        gained = np.diff(inside / inside[:, -1:], axis=1, prepend=0.0)
-        return (gained * precision).sum(axis=1)
+        gained = np.diff(inside, axis=1, prepend=0.0)
+        return _ratio((gained * precision).sum(axis=1), inside[:, -1] * (outside[:, -1] > 0))
 
     return _mean_over_targets(true, probabilities, weights, area)
 
@@ -112,6 +90,8 @@ def _mean_over_targets(
     """Mean over classes of `area`(inside, outside): the weight, (b, thresholds), of the class's own subjects
     and of the others at and above each threshold, from the highest probability down."""
     found = np.zeros(len(weights))
+    if not len(true):
+        return np.full(len(weights), np.nan)
     chosen = targets(probabilities.shape[1])
     for k in chosen:
         order = np.argsort(-probabilities[:, k], kind="stable")
@@ -123,3 +103,51 @@ def _mean_over_targets(
             inside, outside = (np.cumsum(block * which, axis=1)[:, last] for which in (own, ~own))
             found[start : start + _BLOCK] += area(inside, outside) / len(chosen)
     return found
+
+
+def _ratio(parts: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    return np.divide(parts, whole, out=np.full(len(parts), np.nan), where=whole > 0)
+
+
+def exchange_parts(true: np.ndarray, first: np.ndarray, second: np.ndarray, subjects: Subjects) -> np.ndarray:
+    """Return what each subject contributes to the difference of two areas, for `subjects.exchange_p`.
+
+    Bandos, Rockette and Gur, Statistics in Medicine 24 (2005) 2873: were the answers of some subjects
+    exchanged, the difference of the areas would be the sum of these parts with the signs of those subjects
+    turned. A pair of scans then compares answers of two networks, so each network's are replaced by
+    their ranks: only their order counts.
+
+    Args:
+        true: int (N,).
+        first, second: float (N, classes), probabilities of two networks for the same scans.
+        subjects: whose scans they are.
+
+    Returns:
+        float64 (subjects,), whose sum is the first area minus the second, mean over `targets`; NaN where
+        a class has no scans.
+    """
+    parts = np.zeros(len(true))
+    chosen = targets(first.shape[1])
+    for k in chosen:
+        own = true == k
+        pairs = 2 * len(chosen) * int(own.sum()) * int((~own).sum())
+        if not pairs:
+            return np.full(subjects.count, np.nan)
+        a, b = _midranks(first[:, k]), _midranks(second[:, k])
+        for which, sign in ((own, 1), (~own, -1)):
+            others = {"a": np.sort(a[~which]), "b": np.sort(b[~which])}
+            alike = _below(a[which], others["a"]) - _below(b[which], others["b"])
+            crossed = _below(a[which], others["b"]) - _below(b[which], others["a"])
+            parts[which] += sign * (alike + crossed) / pairs
+    return subjects.sums(parts)
+
+
+def _midranks(scores: np.ndarray) -> np.ndarray:
+    """Return each score's rank, of equal scores the mean of theirs."""
+    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[place]
+
+
+def _below(values: np.ndarray, ordered: np.ndarray) -> np.ndarray:
+    """Return for each value how many of the ordered ones are below it, ties half."""
+    return (np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")) / 2

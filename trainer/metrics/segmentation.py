@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.ndimage import binary_erosion, distance_transform_edt
 
-from trainer.metrics import bootstrap as resampling
+from trainer.metrics.subjects import Subjects, mean_left_out
 
 
 def sample_statistics(
@@ -19,7 +19,7 @@ def sample_statistics(
     *,
     distances: bool = True,
 ) -> dict[str, dict[str, float | None]]:
-    """Return the figures of one subject's label map, for every class but the background.
+    """Return the figures of one scan's label map, for every class but the background.
 
     Args:
         true_map: int or uint8 (D, H, W), numbers of classes; 0 is background.
@@ -73,34 +73,38 @@ def surface(mask: np.ndarray) -> np.ndarray:
 
 
 def segmentation_metrics(
-    dice: Mapping[str, np.ndarray], hd95: Mapping[str, np.ndarray], bootstrap: int = 2000
+    dice: Mapping[str, np.ndarray], hd95: Mapping[str, np.ndarray], subjects: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Return the figures of a split from those of its subjects.
+    """Return the figures of a split from those of its scans.
 
     Args:
-        dice: by class, float (N,), of each subject; NaN where neither map has the class.
+        dice: by class, float (N,), of each scan; NaN where neither map has the class.
         hd95: by class, float (N,), in mm; NaN where a map lacks the class.
-        bootstrap: resamples of the subjects for the 95 % intervals; 0 for none.
+        subjects: whose scan each is, (N,), for the 95 % intervals (see `trainer.metrics.subjects`); None
+            for no interval.
 
     Returns:
-        n; dice (mean over classes of a subject, then over subjects), dice_interval; and `per_class`: for each
-        its n (subjects that have the class in either map), dice, dice_sd and dice_interval over them, hd95
-        (mean, mm) and hd95_median over those where both maps have it, and without_surface (how many of n have
-        it in one map only: the mean distance leaves these failures out). What is undefined is None.
+        n (scans), subjects (how many, where they are given); dice (mean over classes of a scan, then over
+        scans), dice_interval; and `per_class`: for each its n (scans that have the class in either map),
+        dice, dice_sd and dice_interval over them, hd95 (mean, mm) and hd95_median over those where both maps
+        have it, and without_surface (how many of n have it in one map only: the mean distance leaves these
+        failures out). What is undefined is None.
     """
-    mean, bounds = _mean_and_interval(mean_dice(dice), bootstrap)
+    people = None if subjects is None else Subjects.named(subjects)
+    mean, bounds = _mean_and_interval(mean_dice(dice), people)
     return {
         "n": len(next(iter(dice.values()), ())),
+        **({} if people is None else {"subjects": people.count}),
         "dice": mean,
         "dice_interval": bounds,
-        "per_class": {name: _of_class(dice[name], hd95[name], bootstrap) for name in dice},
+        "per_class": {name: _of_class(dice[name], hd95[name], people) for name in dice},
     }
 
 
 def mean_dice(dice: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the mean over the classes that a subject has, float64 (N,); NaN where it has none.
+    """Return the mean over the classes that a scan has, float64 (N,); NaN where it has none.
 
-    A subject with no class in either map says nothing of overlap, so means over subjects leave it out.
+    A scan with no class in either map says nothing of overlap, so means over scans leave it out.
     `trainer.tasks.losses.mean_dice`, shown while training, counts it as 1: there every sample needs a number.
 
     Args:
@@ -115,11 +119,11 @@ def mean_dice(dice: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
 
 
-def _of_class(dice: np.ndarray, hd95: np.ndarray, bootstrap: int) -> dict[str, Any]:
+def _of_class(dice: np.ndarray, hd95: np.ndarray, people: Subjects | None) -> dict[str, Any]:
     there = np.isfinite(dice)
     values = np.asarray(dice, np.float64)[there]
     distances = np.asarray(hd95, np.float64)[np.isfinite(hd95)]
-    mean, bounds = _mean_and_interval(values, bootstrap)
+    mean, bounds = _mean_and_interval(dice, people)
     return {
         "n": len(values),
         "dice": mean,
@@ -131,12 +135,15 @@ def _of_class(dice: np.ndarray, hd95: np.ndarray, bootstrap: int) -> dict[str, A
     }
 
 
-def _mean_and_interval(values: np.ndarray, bootstrap: int) -> tuple[float | None, list[float] | None]:
-    values = values[np.isfinite(values)]
-    if not len(values):
+def _mean_and_interval(
+    values: np.ndarray, people: Subjects | None
+) -> tuple[float | None, list[float] | None]:
+    values = np.asarray(values, np.float64)
+    known = values[np.isfinite(values)]
+    if not len(known):
         return None, None
-    means = resampling.resampled(len(values), bootstrap, lambda weights: weights @ values / len(values))
-    return float(values.mean()), resampling.interval(means, len(values))
+    bounds = None if people is None else mean_left_out(people, values).interval("share")
+    return float(known.mean()), bounds
 
 
 def _distances(true: np.ndarray, predicted: np.ndarray, voxel_size: Sequence[float]) -> tuple[float, float]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainer.data.shards.index import VolumeMeta
 
 UNKNOWN = "unknown"
-# From places in the table, int (n,), to figures of those subjects.
+# From places in the table, int (n,), to figures of those scans.
 Measure = Callable[[np.ndarray], Mapping[str, Any]]
 
 
@@ -25,16 +25,17 @@ def subgroup_table(
     """Return figures by sex, age band and site.
 
     Args:
-        volumes: one for each judged subject, with `sex`, `age` in years and `site`.
-        measure: `classification_measure`, `regression_measure` or `segmentation_measure` of these subjects,
+        volumes: one for each judged scan, with `subject`, `sex`, `age` in years and `site`.
+        measure: `classification_measure`, `regression_measure` or `segmentation_measure` of these scans,
             in the same order.
         smallest: groups with fewer subjects get no figures, which would say more about chance than about
             the group, and might tell a single person's result.
         band: years of an age band; bands begin at its multiples, so 60-69, 70-79.
 
     Returns:
-        Rows by (`sex`, `age` or `site`), group, n, metrics (what `measure` gives, or None for a small group);
-        groups sorted, those of unknown sex, age or site last. A property that no subject has is left out.
+        Rows by (`sex`, `age` or `site`), group, n (scans), subjects, metrics (what `measure` gives, or None
+        for a small group); groups sorted, those of unknown sex, age or site last. A property that no subject
+        has is left out. A subject whose scans are of two ages may be in two age bands.
     """
     keys: dict[str, list[str]] = {
         "sex": [str(volume.sex) if volume.sex else UNKNOWN for volume in volumes],
@@ -47,36 +48,37 @@ def subgroup_table(
             continue
         for group in sorted(set(groups), key=_order):
             places = np.flatnonzero([g == group for g in groups])
-            metrics = dict(measure(places)) if len(places) >= smallest else None
-            rows.append({"by": by, "group": group, "n": len(places), "metrics": metrics})
+            people = len({volumes[place].subject for place in places})
+            metrics = dict(measure(places)) if people >= smallest else None
+            rows.append({"by": by, "group": group, "n": len(places), "subjects": people, "metrics": metrics})
     return rows
 
 
 def classification_measure(
-    true: np.ndarray, probabilities: np.ndarray, classes: Sequence[str], bootstrap: int = 2000
+    true: np.ndarray, probabilities: np.ndarray, classes: Sequence[str], subjects: Sequence[str]
 ) -> Measure:
     """Return accuracy, balanced accuracy and AUC with intervals; see `classification_metrics`."""
     names = ("accuracy", "accuracy_interval", "balanced_accuracy", "auc", "auc_interval")
 
     def measure(places: np.ndarray) -> dict[str, Any]:
-        found = classification_metrics(true[places], probabilities[places], classes, bootstrap=bootstrap)
-        return {name: found[name] for name in names}
+        metrics = classification_metrics(true[places], probabilities[places], classes, _at(subjects, places))
+        return {name: metrics[name] for name in names}
 
     return measure
 
 
-def regression_measure(true: np.ndarray, predicted: np.ndarray, bootstrap: int = 2000) -> Measure:
+def regression_measure(true: np.ndarray, predicted: np.ndarray, subjects: Sequence[str]) -> Measure:
     """Return mean absolute error with interval, and bias; see `regression_metrics`."""
 
     def measure(places: np.ndarray) -> dict[str, Any]:
-        found = regression_metrics(true[places], predicted[places], bootstrap)
-        return {name: found[name] for name in ("mae", "mae_interval", "bias")}
+        metrics = regression_metrics(true[places], predicted[places], _at(subjects, places))
+        return {name: metrics[name] for name in ("mae", "mae_interval", "bias")}
 
     return measure
 
 
 def segmentation_measure(
-    dice: Mapping[str, np.ndarray], hd95: Mapping[str, np.ndarray], bootstrap: int = 2000
+    dice: Mapping[str, np.ndarray], hd95: Mapping[str, np.ndarray], subjects: Sequence[str]
 ) -> Measure:
     """Return mean Dice with interval; see `segmentation_metrics`."""
 
@@ -84,10 +86,14 @@ def segmentation_measure(
         of_dice, of_hd95 = (
             {name: values[places] for name, values in figures.items()} for figures in (dice, hd95)
         )
-        found = segmentation_metrics(of_dice, of_hd95, bootstrap)
-        return {name: found[name] for name in ("dice", "dice_interval")}
+        metrics = segmentation_metrics(of_dice, of_hd95, _at(subjects, places))
+        return {name: metrics[name] for name in ("dice", "dice_interval")}
 
     return measure
+
+
+def _at(subjects: Sequence[str], places: np.ndarray) -> list[str]:
+    return [subjects[place] for place in places]
 
 
 def _band(age: float | None, width: int) -> str:

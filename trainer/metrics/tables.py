@@ -1,4 +1,4 @@
-"""evaluation/<split>.csv, read back: what a network said of each subject of a split.
+"""evaluation/<split>.csv, read back: what a network said of each scan of a split.
 
 header, lines = tables.lines(path)              # what is written
 judged = tables.judged(header, lines)           # what it means
@@ -34,6 +34,7 @@ class Judged:
             regression.
         rows: int64 (N,), rows of the shard set.
         subjects: who.
+        sessions: which visit; "" where that is not known.
         true: class numbers int64 (N,), or targets float64 (N,); zeros for segmentation.
         values: float64; probabilities (N, K), or predicted numbers (N, 1), or the Dice of K classes and then
             their hd95 in mm, (N, 2 K), NaN where there is none.
@@ -43,6 +44,7 @@ class Judged:
     classes: tuple[str, ...]
     rows: np.ndarray
     subjects: tuple[str, ...]
+    sessions: tuple[str, ...]
     true: np.ndarray
     values: np.ndarray
 
@@ -81,6 +83,7 @@ class Table(Judged):
             self,
             rows=self.rows[where],
             subjects=tuple(self.subjects[place] for place in where),
+            sessions=tuple(self.sessions[place] for place in where),
             true=self.true[where],
             values=self.values[where],
         )
@@ -125,6 +128,8 @@ def read(run: Path, split: str) -> Table:
 def lines(path: Path) -> tuple[tuple[str, ...], list[Line]]:
     """Return the header and the lines of a table of predictions, by column.
 
+    A table of an older version has no column `session`: it gets an empty one.
+
     Raises:
         OSError: the file cannot be read.
         ValueError: it is no table, has no `row` or `subject`, or a line is cut short.
@@ -142,6 +147,10 @@ def lines(path: Path) -> tuple[tuple[str, ...], list[Line]]:
             raise ValueError(f"line {number} has more or fewer columns than the first")
         if not line["row"].isdecimal():
             raise ValueError(f"line {number}: {line['row']!r} is no row")
+    if "session" not in header:
+        place = header.index("subject") + 1
+        header = (*header[:place], "session", *header[place:])
+        found = [{**line, "session": ""} for line in found]
     return header, found
 
 
@@ -169,6 +178,7 @@ def judged(header: Sequence[str], lines: Sequence[Line]) -> Judged:
         classes=classes,
         rows=np.array([int(line["row"]) for line in lines]),
         subjects=tuple(line["subject"] for line in lines),
+        sessions=tuple(line["session"] for line in lines),
         true=true,
         values=values,
     )

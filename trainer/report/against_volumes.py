@@ -41,7 +41,7 @@ def linear_line(folder: Path, test: Mapping[str, Any]) -> str | None:
     linear, network = number(story.baseline.get("auc")), number(test.get("auc"))
     if linear is None or network is None:
         return None
-    line = f"linear model on tissue volumes, same volumes: AUC {linear:.3f}"
+    line = f"linear model on tissue volumes, same scans: AUC {linear:.3f}"
     if linear <= network:
         return f"{line}, not above the network"
     return f"{line}, ahead of the network by {linear - network:.3f}: {advice(story.config)}"

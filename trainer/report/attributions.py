@@ -27,8 +27,9 @@ _FACTS = {
     "regions.cohort": "Cohort with the truth",
     "regions.changed_mm": "Counted as changed, from mm",
     "regions.randomised_networks": "Networks with randomised weights",
-    "regions.pooled.n": "Subjects with the truth",
-    "regions.pooled.empty": "Subjects with an empty map",
+    "regions.pooled.n": "Scans with the truth",
+    "regions.pooled.subjects": "Subjects with the truth",
+    "regions.pooled.empty": "Scans with an empty map",
     "regions.pooled.trained.mean": "Share of the map on changed voxels",
     "regions.pooled.randomised.mean": "The same of randomised networks",
     "regions.pooled.chance.mean": "The same by chance",
@@ -116,7 +117,7 @@ def _captions(summary: dict[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for group in _objects(summary.get("groups")):
         for name in group.get("pictures") or ():
-            found[str(name)] = f"mean of {group.get('n')} subjects, {group.get('name')}"
+            found[str(name)] = f"mean of {group.get('n')} scans, {group.get('name')}"
     for subject in _objects(summary.get("subjects")):
         if subject.get("picture"):
             true = f"is {subject['label']}, " if subject.get("label") else ""

@@ -23,8 +23,8 @@ def tissue_baseline(
 ) -> dict[str, Any] | None:
     """Return a logistic regression on tissue volumes (mL) and their shares of the whole.
 
-    It is fitted to the training and validation subjects and judged once, on the test subjects: the very
-    subjects that judge the network.
+    It is fitted to the training and validation scans and judged once, on the test scans: the very ones that
+    judge the network.
 
     Args:
         volumes: all volumes of the shard set, in row order; their `tissue` holds millilitres by tissue.
@@ -33,7 +33,7 @@ def tissue_baseline(
         classes: class names, in order.
 
     Returns:
-        `classification_metrics` of the test subjects, with `features` (names), `n_fitted`, and `predictions`
+        `classification_metrics` of the test scans, with `features` (names), `n_fitted`, and `predictions`
         (row -> probabilities); or None where a subject has no tissue volumes, there are no test subjects, or
         the fitted subjects are all of one class.
     """
@@ -52,7 +52,8 @@ def tissue_baseline(
     model = classifier().fit(values, known)
     probabilities = np.zeros((len(tested), len(classes)))
     probabilities[:, model.classes_] = model.predict_proba(unknown)
-    metrics = classification_metrics(np.array([labels[row] for row in tested]), probabilities, classes)
+    who = [volumes[row].subject for row in tested]
+    metrics = classification_metrics(np.array([labels[row] for row in tested]), probabilities, classes, who)
     return {
         **metrics,
         "features": list(columns.names),

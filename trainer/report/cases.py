@@ -1,4 +1,4 @@
-"""Subjects worth looking at, with their pictures: the worst first, then typical ones."""
+"""Scans worth looking at, with their pictures: the worst first, then typical ones."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MOST = 6
 
 @dataclass(frozen=True)
 class Case:
-    """One subject's picture and what the network made of it.
+    """One scan's picture and what the network made of it.
 
     Attributes:
-        subject: who.
+        subject: who, with the session of those that have several scans.
         row: of the shard set.
         says: what is so and what the network said.
         why: why it is shown.
@@ -45,13 +45,14 @@ class Case:
 
 
 def worst(found: Found) -> list[tuple[int, str]]:
-    """Return positions of the subjects that the network did worst on, and why; the worst first, at most six.
+    """Return positions of the scans that the network did worst on, and why; the worst first, at most
+    six, one of a subject.
 
     Classification: mistakes, the surest first. Regression: the largest errors. Segmentation: the lowest Dice.
     """
     if isinstance(found, Predictions):
         sure, right = found.probabilities.max(axis=1), found.predicted == found.true
-        wrong = [int(i) for i in np.argsort(-sure, kind="stable") if not right[i]]
+        wrong = _of_subjects(found, [int(i) for i in np.argsort(-sure, kind="stable") if not right[i]])
         return [
             (i, "surest mistake" if place == 0 else "another sure mistake" if sure[i] > 0.8 else "a mistake")
             for place, i in enumerate(wrong[:MOST])
@@ -60,11 +61,19 @@ def worst(found: Found) -> list[tuple[int, str]]:
         order, words = np.argsort(-np.abs(found.errors), kind="stable"), ("largest error", "large error")
     else:
         order, words = np.argsort(found.mean_dice, kind="stable"), ("lowest Dice", "low Dice")
-    return [(int(i), words[place > 0]) for place, i in enumerate(order[:MOST])]
+    return [(i, words[place > 0]) for place, i in enumerate(_of_subjects(found, order.tolist())[:MOST])]
+
+
+def _of_subjects(found: Found, order: list[int]) -> list[int]:
+    """The first position of each subject."""
+    first: dict[str, int] = {}
+    for i in order:
+        first.setdefault(found.subjects[i], i)
+    return list(first.values())
 
 
 def typical(found: Found) -> list[tuple[int, str]]:
-    """Return positions of other subjects worth seeing, and why.
+    """Return positions of other scans worth seeing, and why.
 
     Classification: the surest right answer of each class and two that the network was unsure of. Otherwise
     the best and the middle one.
@@ -121,7 +130,7 @@ def pictures(story: Story, found: Found, chosen: list[tuple[int, str]]) -> list[
         says, mark = _says(story, found, i)
         cases.append(
             Case(
-                subject=found.subjects[i],
+                subject=found.names[i],
                 row=int(found.rows[i]),
                 says=says,
                 why=why,
@@ -157,6 +166,6 @@ def _says(story: Story, found: Found, i: int) -> tuple[str, str]:
     if isinstance(found, Values):
         unit = story.task.unit
         return f"{found.true[i]:.1f}{unit}, predicted {found.predicted[i]:.1f} ({found.errors[i]:+.1f})", ""
-    of_subject = zip(found.classes, found.dice[i], strict=True)
-    shares = ", ".join(f"{name} {value:.2f}" for name, value in of_subject if not np.isnan(value))
+    of_scan = zip(found.classes, found.dice[i], strict=True)
+    shares = ", ".join(f"{name} {value:.2f}" for name, value in of_scan if not np.isnan(value))
     return f"Dice {shares or 'not known'}", ""

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from trainer.metrics.classification import reliability as reliability_bins
-from trainer.metrics.classification import wilson
 from trainer.metrics.ranking import reached
+from trainer.metrics.subjects import Subjects, share_interval
 from trainer.report.axes import BOTTOM, LEFT, RIGHT, TOP, Axes, Point
 from trainer.report.charts_training import SHARE_TICKS
 from trainer.report.figure import Figure, table
@@ -70,7 +70,7 @@ def roc(curves: Sequence[Curve]) -> Figure | None:
 def precision_recall(curves: Sequence[Curve]) -> Figure | None:
     """Return precision against recall; chance is the share of positive subjects."""
     axes = _square(
-        "recall (sensitivity)", "precision (PPV)", "Precision against recall of the held-out subjects"
+        "recall (sensitivity)", "precision (PPV)", "Precision against recall of the held-out scans"
     )
     legend, numbers = [], []
     drawable = _drawable(curves)
@@ -92,7 +92,7 @@ def precision_recall(curves: Sequence[Curve]) -> Figure | None:
     if not legend:
         return None
     header = ["curve", "recall", "precision", "threshold"]
-    words = "share of positive subjects" if len(drawable) < 3 else "share of the rarest class"
+    words = "share of positive scans" if len(drawable) < 3 else "share of the rarest class"
     return Figure(
         "precision-recall", "Precision and recall", axes, table(header, numbers), (*legend, ("chance", words))
     )
@@ -132,19 +132,19 @@ def intervals(
         heading,
         axes,
         table(["what", "auc", "low", "high"], numbers),
-        caption="Bars are 95 % intervals, by bootstrap over subjects.",
+        caption="Bars are 95 % intervals, by subject.",
         wide=True,
     )
 
 
 def probabilities(found: Predictions) -> Figure | None:
-    """Return for two classes every subject's probability of the second one, by true class."""
+    """Return for two classes every scan's probability of the second one, by true class."""
     if len(found.classes) != 2:
         return None
     axes = _square(
         f"predicted probability of {found.classes[1]}",
         "true class",
-        f"Predicted probability of {found.classes[1]} for every held-out subject, by true class",
+        f"Predicted probability of {found.classes[1]} for every held-out scan, by true class",
         (0, 2),
     )
     axes.line([(0.5, 0), (0.5, 2)], "chance")
@@ -157,15 +157,15 @@ def probabilities(found: Predictions) -> Figure | None:
             y = k + 0.12 + 0.13 * (order % 5)
             p = float(found.probabilities[i, 1])
             kind = "right" if found.predicted[i] == k else "wrong"
-            axes.dot(p, y, kind, f"{found.subjects[i]}: {p:.2f}", radius=4)
-            numbers.append((found.subjects[i], name, p))
-    header = ["subject", "true", f"p_{found.classes[1]}"]
+            axes.dot(p, y, kind, f"{found.names[i]}: {p:.2f}", radius=4)
+            numbers.append((found.subjects[i], name, p, found.session(i)))
+    header = ["subject", "true", f"p_{found.classes[1]}", "session"]
     legend = (("dot right", "right"), ("dot wrong", "wrong"))
-    return Figure("probabilities", "Every subject", axes, table(header, numbers), legend)
+    return Figure("probabilities", "Every scan", axes, table(header, numbers), legend)
 
 
 def calibration(found: Predictions, ece: float | None) -> Figure | None:
-    """Return how often the network is right where it is about equally sure, for 20 subjects or more."""
+    """Return how often the network is right where it is about equally sure, for 20 scans or more."""
     if len(found.true) < 20:
         return None
     lowest = 1 / len(found.classes)
@@ -181,11 +181,13 @@ def calibration(found: Predictions, ece: float | None) -> Figure | None:
     )
     axes.line([(lowest, lowest), (1, 1)], "chance")
     bins = [b for b in reliability_bins(found.true, found.probabilities) if b["n"]]
+    sure, right = found.probabilities.max(axis=1), (found.predicted == found.true).astype(float)
+    subjects = Subjects.named(found.subjects)
     for b in bins:
-        right = round(b["accuracy"] * b["n"])
-        low, high = wilson(right, b["n"])
+        inside = (sure > b["low"]) & (sure <= b["high"])
+        low, high = share_interval(right[inside], subjects.of(inside)) or (0.0, 1.0)
         axes.line([(b["confidence"], low), (b["confidence"], high)], "s1 whisker")
-        words = f"{b['n']} subjects: {b['accuracy']:.2f} right"
+        words = f"{b['n']} scans: {b['accuracy']:.2f} right"
         axes.dot(b["confidence"], b["accuracy"], "s1", words, radius=5)
     axes.line([(b["confidence"], b["accuracy"]) for b in bins], "s1 faint")
     header = ["low", "high", "n", "confidence", "accuracy"]
@@ -268,5 +270,5 @@ def _square(x_label: str, y_label: str, title: str, y: Point = (0, 1)) -> Axes:
 
 
 def _drawable(curves: Sequence[Curve]) -> list[Curve]:
-    """Those with positive and negative subjects."""
+    """Those with positive and negative scans."""
     return [curve for curve in curves if curve[1].any() and not curve[1].all()]

@@ -1,4 +1,4 @@
-"""Charts of a segmentation: every subject's Dice and surface distance, class by class."""
+"""Charts of a segmentation: every scan's Dice and surface distance, class by class."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from trainer.report.strips import strips
 
 
 def dice(found: Overlaps) -> Figure:
-    """Return the Dice of every subject by class, with quartiles."""
+    """Return the Dice of every scan by class, with quartiles."""
     return _strips(
         "dice", "Dice", found, found.dice, "Dice", (0.0, 1.0), "1 is a perfect overlap with the true map."
     )
 
 
 def surface_distance(found: Overlaps) -> Figure | None:
-    """Return the 95th percentile of every subject's Hausdorff distance by class; None without any."""
+    """Return the 95th percentile of every scan's Hausdorff distance by class; None without any."""
     if np.isnan(found.hd95).all():
         return None
     top = float(np.nanmax(found.hd95)) * 1.08 or 1.0
@@ -42,7 +42,7 @@ def _strips(
         bounds,
         x_label="class",
         y_label=label,
-        title=f"{heading} of every held-out subject, by class",
+        title=f"{heading} of every held-out scan, by class",
         x_ticks=[k + 0.5 for k in range(count)],
         x_names=found.classes,
         y_ticks=SHARE_TICKS if bounds == (0.0, 1.0) else None,
@@ -53,16 +53,18 @@ def _strips(
     strips(
         axes,
         [(found.classes[k], values[known[k], k]) for k in range(count)],
-        [[f"{found.subjects[i]}: {values[i, k]:.3f}" for i in known[k]] for k in range(count)],
+        [[f"{found.names[i]}: {values[i, k]:.3f}" for i in known[k]] for k in range(count)],
     )
     rows = [
-        (found.subjects[i], found.classes[k], float(values[i, k])) for k in range(count) for i in known[k]
+        (found.subjects[i], found.classes[k], float(values[i, k]), found.session(i))
+        for k in range(count)
+        for i in known[k]
     ]
     return Figure(
         name,
         heading,
         axes,
-        table(["subject", "class", name], rows),
-        (("dot s1", "a subject"),),
-        caption=f"{caption} Boxes: middle half of the subjects, and their median.",
+        table(["subject", "class", name, "session"], rows),
+        (("dot s1", "a scan"),),
+        caption=f"{caption} Boxes: middle half of the scans, and their median.",
     )

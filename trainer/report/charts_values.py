@@ -17,20 +17,26 @@ def scatter(found: Values, target: str, unit: str) -> Figure:
         bounds,
         x_label=f"true {target}{_in(unit)}",
         y_label=f"predicted {target}{_in(unit)}",
-        title=f"Predicted against true {target} of the held-out subjects",
+        title=f"Predicted against true {target} of the held-out scans",
         width=360,
         height=340,
     )
     axes.line([(bounds[0], bounds[0]), (bounds[1], bounds[1])], "chance")
-    for subject, x, y in zip(found.subjects, found.true, found.predicted, strict=True):
-        axes.dot(float(x), float(y), "s1", f"{subject}: {x:.1f}, predicted {y:.1f}", radius=4)
-    numbers = zip(found.subjects, found.true.tolist(), found.predicted.tolist(), strict=True)
+    for name, x, y in zip(found.names, found.true, found.predicted, strict=True):
+        axes.dot(float(x), float(y), "s1", f"{name}: {x:.1f}, predicted {y:.1f}", radius=4)
+    numbers = zip(
+        found.subjects,
+        found.true.tolist(),
+        found.predicted.tolist(),
+        map(found.session, range(len(found.rows))),
+        strict=True,
+    )
     return Figure(
         "scatter",
         "Predicted against true",
         axes,
-        table(["subject", "target", "predicted"], numbers),
-        (("dot s1", "a subject"), ("chance", "equal")),
+        table(["subject", "target", "predicted", "session"], numbers),
+        (("dot s1", "a scan"), ("chance", "equal")),
     )
 
 
@@ -55,14 +61,20 @@ def bland_altman(found: Values, target: str, unit: str) -> Figure:
     axes.line([(across[0], bias), (across[1], bias)], "s2")
     for limit in (low, high):
         axes.line([(across[0], limit), (across[1], limit)], "chance")
-    for subject, x, y in zip(found.subjects, means, errors, strict=True):
-        axes.dot(float(x), float(y), "s1", f"{subject}: {y:+.1f}", radius=4)
-    numbers = zip(found.subjects, means.tolist(), errors.tolist(), strict=True)
+    for name, x, y in zip(found.names, means, errors, strict=True):
+        axes.dot(float(x), float(y), "s1", f"{name}: {y:+.1f}", radius=4)
+    numbers = zip(
+        found.subjects,
+        means.tolist(),
+        errors.tolist(),
+        map(found.session, range(len(found.rows))),
+        strict=True,
+    )
     return Figure(
         "bland-altman",
         "Bland-Altman",
         axes,
-        table(["subject", "mean", "difference"], numbers),
+        table(["subject", "mean", "difference", "session"], numbers),
         (("s2", f"bias {bias:+.2f}"), ("chance", f"limits of agreement {low:+.2f} to {high:+.2f}")),
     )
 

@@ -13,6 +13,7 @@ from trainer.report.judgement import Judgement, pair
 from trainer.report.page import Page, template
 from trainer.report.predictions import Found, Predictions
 from trainer.report.run_page import judge
+from trainer.report.sentences import count
 from trainer.report.story import Story, read
 
 
@@ -44,6 +45,7 @@ def render(folders: Sequence[Path]) -> Page:
         differing=differing,
         tiles=tiles,
         pairs=compared,
+        compared_on=_people(judged),
         figures=figures,
         run_facts=_facts(runs),
         notes=[*matching, *(f"{name}: {note}" for name, story in runs for note in story.notes)],
@@ -97,6 +99,12 @@ def _compared(judged: Sequence[tuple[str, Story, Found]]) -> tuple[list[Pair], l
     except RunError as error:
         return [], [], error.message
     return pairs, notes, None
+
+
+def _people(judged: Sequence[tuple[str, Story, Found]]) -> str:
+    """How many scans of how many subjects, of runs that are compared."""
+    first = judged[0][2] if judged else None
+    return "" if first is None else f"{len(first.rows)} of {count(first.people, 'subject')}"
 
 
 def _tiles(judgements: dict[str, Judgement]) -> tuple[list[str], dict[str, list[str]]]:

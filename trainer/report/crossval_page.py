@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from trainer.errors import RunError
-from trainer.metrics.bootstrap import TOO_FEW
+from trainer.metrics.subjects import TOO_FEW
 from trainer.report import charts_classes, charts_crossval, charts_training, cohort, methods
 from trainer.report.figure import Figure, table
 from trainer.report.judgement import Tile, interval, share
@@ -84,6 +84,7 @@ def render(folder: Path) -> Page:
         ]
         if first
         else [],
+        intervals=methods.INTERVALS.get(str(summary.get("task")), ""),
         missing=[run.name for run in runs if run.story is None],
         notes=[f"{run.name}: {note}" for run in runs if run.story for note in run.story.notes],
     )

@@ -7,41 +7,61 @@ from typing import Any
 
 import numpy as np
 
-from trainer.metrics.classification import auc_difference, classification_metrics
+from trainer.metrics.classification import classification_metrics
+from trainer.metrics.comparison import auc_difference
 from trainer.report import against_volumes
 from trainer.report import charts_classes as charts
 from trainer.report.figure import Figure
-from trainer.report.judgement import Judgement, Subjects, Tile, kept, pair, share, told_interval
+from trainer.report.judgement import (
+    Judgement,
+    ScanTable,
+    Tile,
+    kept,
+    pair,
+    scan_cells,
+    scan_header,
+    share,
+    told_interval,
+)
 from trainer.report.predictions import Predictions
 from trainer.report.story import Story, number
 
 
 def judge(story: Story, found: Predictions) -> Judgement:
     """Return AUC, accuracy and the rest, against a linear model on tissue volumes where there is one."""
-    metrics = classification_metrics(found.true, found.probabilities, found.classes)
+    metrics = classification_metrics(found.true, found.probabilities, found.classes, found.subjects)
     baseline = _baseline(story, found) if story.judged == "test" else {}
+    linear = _metrics_of(baseline, found)
     curves = charts.curves_of(found, baseline, "this network")
     return Judgement(
         metrics=metrics,
-        tiles=_tiles(story, metrics, bool(baseline)),
+        tiles=_tiles(metrics, linear),
         verdict=_verdict(found, metrics, baseline, story.config),
         figures=kept(
             [
-                _against(story, metrics, bool(baseline)),
+                _against(story, metrics, linear),
                 charts.roc(curves),
                 charts.precision_recall(curves),
                 charts.probabilities(found),
                 charts.calibration(found, metrics["ece"]),
             ]
         ),
-        subjects=_subjects(found),
+        scans=_scans(found),
         hidden=(charts.confusion(metrics["confusion"], found.classes),),
         confusion=[[(n, n / sum(row) if sum(row) else 0.0) for n in row] for row in metrics["confusion"]],
         classes=found.classes,
     )
 
 
-def _tiles(story: Story, metrics: dict[str, Any], compared: bool) -> tuple[Tile, ...]:
+def _metrics_of(baseline: dict[int, list[float]], found: Predictions) -> dict[str, Any]:
+    """The linear model's metrics, by subject as the network's, whatever an older version wrote."""
+    if not baseline:
+        return {}
+    likely = np.array([baseline[int(row)] for row in found.rows])
+    return classification_metrics(found.true, likely, found.classes, found.subjects)
+
+
+def _tiles(metrics: dict[str, Any], linear: dict[str, Any]) -> tuple[Tile, ...]:
     positive = f" ({metrics['positive']})" if metrics["positive"] else ""
     tiles = [
         Tile("AUC", share(metrics["auc"]), told_interval(metrics, "auc"), small=False),
@@ -53,20 +73,19 @@ def _tiles(story: Story, metrics: dict[str, Any], compared: bool) -> tuple[Tile,
         Tile("Calibration error", share(metrics["ece"])),
         Tile("Brier score", share(metrics["brier"])),
     ]
-    if compared:
-        told = story.baseline
-        tiles.append(Tile("Linear on volumes, AUC", share(told.get("auc")), told_interval(told, "auc")))
+    if linear:
+        tiles.append(Tile("Linear on volumes, AUC", share(linear["auc"]), told_interval(linear, "auc")))
     return tuple(tiles)
 
 
-def _against(story: Story, metrics: dict[str, Any], compared: bool) -> Figure | None:
+def _against(story: Story, metrics: dict[str, Any], linear: dict[str, Any]) -> Figure | None:
     if metrics["auc"] is None:
         return None
     bars = [("this network", metrics["auc"], pair(metrics["auc_interval"]), "s1")]
-    auc = number(story.baseline.get("auc"))
-    if not compared or auc is None:
+    auc = linear.get("auc")
+    if auc is None:
         return charts.intervals(bars, "AUC, 95 % interval")
-    bars.append(("tissue volumes, linear", auc, pair(story.baseline.get("auc_interval")), "s2"))
+    bars.append(("tissue volumes, linear", auc, pair(linear["auc_interval"]), "s2"))
     figure = charts.intervals(bars, "AUC, 95 % interval")
     features = ", ".join(map(str, story.baseline.get("features") or ["not named"]))
     seen = f" The linear model sees only the subject's tissue volumes: {features}."
@@ -74,7 +93,7 @@ def _against(story: Story, metrics: dict[str, Any], compared: bool) -> Figure | 
 
 
 def _baseline(story: Story, found: Predictions) -> dict[int, list[float]]:
-    """The linear model's probabilities by row, if it judged every one of these subjects."""
+    """The linear model's probabilities by row, if it judged every one of these scans."""
     stored = story.baseline.get("predictions", {})
     wanted = [stored.get(str(int(row))) for row in found.rows]
     if not all(isinstance(p, list) and len(p) == len(found.classes) for p in wanted):
@@ -88,7 +107,7 @@ def _verdict(
     found: Predictions, metrics: dict[str, Any], baseline: dict[int, list[float]], config: dict[str, Any]
 ) -> str:
     if metrics["auc"] is None:
-        return "Not every class is among these subjects, so there is no ROC curve to judge by."
+        return "Not every class is among these scans, so there is no ROC curve to judge by."
     bounds = metrics["auc_interval"]
     if bounds is None:
         told = "There is no interval to judge by: too few subjects, or not a single mistake in their order."
@@ -99,20 +118,21 @@ def _verdict(
     if not baseline:
         return told
     other = np.array([baseline[int(row)] for row in found.rows])
-    difference = auc_difference(found.true, found.probabilities, other)
+    difference = auc_difference(found.true, found.probabilities, other, found.subjects)
     if difference is None:
         return told
     value, (low, high) = difference
     return f"{told} {against_volumes.judged(value, low, high, config)}"
 
 
-def _subjects(found: Predictions) -> Subjects:
+def _scans(found: Predictions) -> ScanTable:
     """Mistakes first, the surest of them on top."""
     sure, right = found.probabilities.max(axis=1), found.predicted == found.true
-    order = sorted(range(len(found.true)), key=lambda i: (right[i], -sure[i], found.subjects[i]))
+    order = sorted(range(len(found.true)), key=lambda i: (right[i], -sure[i], found.names[i]))
+    names = scan_cells(found)
     rows = [
         (
-            found.subjects[i],
+            *names[i],
             found.classes[found.true[i]],
             found.classes[found.predicted[i]],
             *(f"{p:.3f}" for p in found.probabilities[i]),
@@ -120,6 +140,6 @@ def _subjects(found: Predictions) -> Subjects:
         )
         for i in order
     ]
-    header = [("Subject", False), ("True", False), ("Called", False)]
+    header = [*scan_header(found), ("True", False), ("Called", False)]
     header += [(f"P({name})", True) for name in found.classes]
-    return Subjects((*header, ("Verdict", False)), tuple(rows), "Mistakes first.")
+    return ScanTable((*header, ("Verdict", False)), tuple(rows), "Mistakes first.")

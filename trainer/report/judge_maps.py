@@ -8,14 +8,23 @@ import numpy as np
 
 from trainer.metrics.segmentation import segmentation_metrics
 from trainer.report import charts_maps as charts
-from trainer.report.judgement import Judgement, Subjects, Tile, kept, share, told_interval
+from trainer.report.judgement import (
+    Judgement,
+    ScanTable,
+    Tile,
+    kept,
+    scan_cells,
+    scan_header,
+    share,
+    told_interval,
+)
 from trainer.report.predictions import Overlaps
 from trainer.report.story import Story
 
 
 def judge(story: Story, found: Overlaps) -> Judgement:
-    """Return Dice and surface distance of each class, mean over subjects."""
-    metrics = segmentation_metrics(found.dice_by_class, found.hd95_by_class)
+    """Return Dice and surface distance of each class, mean over scans."""
+    metrics = segmentation_metrics(found.dice_by_class, found.hd95_by_class, found.subjects)
     per_class = metrics["per_class"]
     tiles = [Tile("Mean Dice", share(metrics["dice"]), told_interval(metrics, "dice"), small=False)]
     tiles += [
@@ -32,33 +41,34 @@ def judge(story: Story, found: Overlaps) -> Judgement:
         tiles=tuple(tiles),
         verdict=_verdict(metrics),
         figures=kept([charts.dice(found), charts.surface_distance(found)]),
-        subjects=_subjects(found),
+        scans=_scans(found),
     )
 
 
 def _verdict(metrics: dict[str, Any]) -> str | None:
     """Only what the mean distances hide."""
     missed = {name: told["without_surface"] for name, told in metrics["per_class"].items()}
-    said = [f"{name} in {n} subject{'' if n == 1 else 's'}" for name, n in missed.items() if n]
+    said = [f"{name} in {n} scan{'' if n == 1 else 's'}" for name, n in missed.items() if n]
     if not said:
         return None
     return f"One of the two maps lacks {' and '.join(said)}: there the distances know of no failure."
 
 
-def _subjects(found: Overlaps) -> Subjects:
+def _scans(found: Overlaps) -> ScanTable:
     """The lowest Dice first."""
     means = found.mean_dice
-    order = sorted(range(len(means)), key=lambda i: (np.nan_to_num(means[i], nan=2.0), found.subjects[i]))
+    order = sorted(range(len(means)), key=lambda i: (np.nan_to_num(means[i], nan=2.0), found.names[i]))
+    names = scan_cells(found)
     rows = [
         (
-            found.subjects[i],
+            *names[i],
             share(means[i], 3),
             *(share(v, 3) for v in found.dice[i]),
             *(share(v, 1) for v in found.hd95[i]),
         )
         for i in order
     ]
-    header = [("Subject", False), ("Mean Dice", True)]
+    header = [*scan_header(found), ("Mean Dice", True)]
     header += [(f"Dice, {name}", True) for name in found.classes]
     header += [(f"HD95, {name}, mm", True) for name in found.classes]
-    return Subjects(tuple(header), tuple(rows), "The lowest Dice first.")
+    return ScanTable(tuple(header), tuple(rows), "The lowest Dice first.")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from trainer.metrics.regression import regression_metrics
 from trainer.report import charts_values as charts
-from trainer.report.judgement import Judgement, Subjects, Tile, share, told_interval
+from trainer.report.judgement import Judgement, ScanTable, Tile, scan_cells, scan_header, share, told_interval
 from trainer.report.predictions import Values
 from trainer.report.story import Story
 
 
 def judge(story: Story, found: Values) -> Judgement:
     """Return mean absolute error, R² and the rest."""
-    metrics = regression_metrics(found.true, found.predicted)
+    metrics = regression_metrics(found.true, found.predicted, found.subjects)
     target, unit = story.task.target or "age", story.task.unit
     tiles = (
         Tile(f"MAE,{unit}" if unit else "MAE", share(metrics["mae"]), told_interval(metrics, "mae"), False),
@@ -25,7 +25,7 @@ def judge(story: Story, found: Values) -> Judgement:
         tiles=tiles,
         verdict=_verdict(metrics, target),
         figures=(charts.scatter(found, target, unit), charts.bland_altman(found, target, unit)),
-        subjects=_subjects(found),
+        scans=_scans(found),
     )
 
 
@@ -38,12 +38,13 @@ def _verdict(metrics: dict[str, object], target: str) -> str | None:
     return f"These subjects do not show that the network predicts {target} better than their mean would."
 
 
-def _subjects(found: Values) -> Subjects:
+def _scans(found: Values) -> ScanTable:
     """The largest errors first."""
-    order = sorted(range(len(found.true)), key=lambda i: (-abs(found.errors[i]), found.subjects[i]))
+    order = sorted(range(len(found.true)), key=lambda i: (-abs(found.errors[i]), found.names[i]))
+    names = scan_cells(found)
     rows = [
         (
-            found.subjects[i],
+            *names[i],
             f"{found.true[i]:.2f}",
             f"{found.predicted[i]:.2f}",
             f"{found.errors[i]:.2f}",
@@ -51,5 +52,5 @@ def _subjects(found: Values) -> Subjects:
         )
         for i in order
     ]
-    header = (("Subject", False), ("True", True), ("Predicted", True), ("Difference", True), ("Error", True))
-    return Subjects(header, tuple(rows), "The largest errors first.")
+    header = [("True", True), ("Predicted", True), ("Difference", True), ("Error", True)]
+    return ScanTable((*scan_header(found), *header), tuple(rows), "The largest errors first.")

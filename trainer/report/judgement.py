@@ -1,4 +1,4 @@
-"""What a page says of predictions: figures in large, a verdict in words, charts, a table of subjects."""
+"""What a page says of predictions: figures in large, a verdict in words, charts, a table of scans."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer.metrics.bootstrap import TOO_FEW
+from trainer.metrics.subjects import TOO_FEW
 from trainer.report.figure import Figure
+from trainer.report.predictions import Scans
 from trainer.report.story import number
 
 
@@ -29,8 +30,8 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Subjects:
-    """The table of all subjects: (name, whether numbers) of each column, and the cells as words."""
+class ScanTable:
+    """The table of all scans: (name, whether numbers) of each column, and the cells as words."""
 
     header: tuple[tuple[str, bool], ...]
     rows: tuple[tuple[str, ...], ...]
@@ -46,7 +47,7 @@ class Judgement:
         tiles: the main numbers.
         verdict: what they say, in a sentence or two that claim no more than they can; or None.
         figures: charts.
-        subjects: everybody, the worst first.
+        scans: all of them, the worst first.
         hidden: charts that go to the folder of figures and not on the page, which has a table instead.
         confusion: for classes, each count with its share of the true class; else None.
         classes: names to the confusion matrix.
@@ -56,7 +57,7 @@ class Judgement:
     tiles: tuple[Tile, ...]
     verdict: str | None
     figures: tuple[Figure, ...]
-    subjects: Subjects
+    scans: ScanTable
     hidden: tuple[Figure, ...] = field(default=())
     confusion: list[list[tuple[int, float]]] | None = None
     classes: tuple[str, ...] = field(default=())
@@ -92,6 +93,18 @@ def told_interval(metrics: Mapping[str, Any], name: str) -> str:
     if key not in metrics or number(metrics.get(name)) is None:
         return ""
     return interval(metrics[key]) or TOO_FEW
+
+
+def scan_header(found: Scans) -> list[tuple[str, bool]]:
+    """Return the columns that say which scan it is: a session only where one is known."""
+    return [("Subject", False), *([("Session", False)] if any(found.sessions) else [])]
+
+
+def scan_cells(found: Scans) -> list[tuple[str, ...]]:
+    """Return the cells of `scan_header` for every scan."""
+    if any(found.sessions):
+        return list(zip(found.subjects, found.sessions, strict=True))
+    return [(subject,) for subject in found.subjects]
 
 
 def kept(figures: Sequence[Figure | None]) -> tuple[Figure, ...]:

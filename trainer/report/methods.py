@@ -167,29 +167,47 @@ def _use(split: str) -> str:
     return {"train": "training", "validation": "validation", "test": "testing"}[split]
 
 
+_JACKKNIFE = "whose errors leave one subject out at a time with all scans (jackknife; Efron and Stein 1981)"
+# How intervals are made, by task.
+INTERVALS = {
+    "classification": f"Intervals of 95 % are by subject: of areas on the logit scale, {_JACKKNIFE}, within "
+    "classes; of accuracy Wilson's, for the number of scans that are worth as much by the correlation within "
+    "subjects.",
+    "regression": f"Intervals of 95 % are by subject: Student's, on the logarithmic scale, {_JACKKNIFE}.",
+    "segmentation": f"Intervals of 95 % are by subject: Student's, on the logit scale, {_JACKKNIFE}.",
+}
+
+
+def _scans(story: Story) -> str:
+    """Such as `, over 120 scans of 40 subjects,`; nothing where there are no predictions."""
+    found = story.predictions.get(story.judged or "")
+    if found is None:
+        return ""
+    return f", over {count(len(found.rows), 'scan')} of {count(found.people, 'subject')},"
+
+
 def _evaluation(story: Story, explained: Sequence[str]) -> list[str]:
-    bootstrap = "by bootstrap over subjects (2,000 resamples)"
     said = {
         "classification": [
-            "Reported are the area under the ROC curve (AUC), with an interval of 95 % by bootstrap over "
-            "subjects within each class (2,000 resamples), accuracy (Wilson interval), balanced accuracy, "
-            "sensitivity, specificity, average precision, the Brier score and the expected calibration error "
-            "in 10 bins."
+            f"Reported are{_scans(story)} the area under the ROC curve (AUC), average precision, "
+            "accuracy, balanced accuracy, sensitivity, specificity, the Brier score and the expected "
+            f"calibration error in 10 bins. {INTERVALS[story.task.name]}"
         ],
         "regression": [
-            "Reported are the mean absolute error, the root mean squared error, R² and Pearson's "
-            f"correlation, with intervals of 95 % {bootstrap}; limits of agreement (Bland and Altman 1986)."
+            f"Reported are{_scans(story)} the mean absolute error, the root mean squared error, R², "
+            "Pearson's correlation, and limits of agreement (Bland and Altman 1986). "
+            f"{INTERVALS[story.task.name]}"
         ],
         "segmentation": [
-            "Reported are Dice's coefficient and the 95th percentile of the Hausdorff distance in mm, for "
-            f"each class, with intervals of 95 % of the mean {bootstrap}."
+            f"Reported are{_scans(story)} Dice's coefficient and the 95th percentile of the "
+            f"Hausdorff distance in mm, for each class. {INTERVALS[story.task.name]}"
         ],
     }[story.task.name]
     if story.baseline:
         features = ", ".join(map(str, story.baseline.get("features") or ["tissue volumes"]))
         said.append(
             f"For comparison, a logistic regression on {features} was "
-            "fitted to the training and validation subjects and judged on the same test subjects."
+            "fitted to the training and validation scans and judged on the same test scans."
         )
     if explained:
         said.append(f"Attributions were computed by {', '.join(explained)}.")

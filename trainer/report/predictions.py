@@ -1,8 +1,10 @@
-"""evaluation/<split>.csv, read: what the network said of each subject of a split, one type per task."""
+"""evaluation/<split>.csv, read: what the network said of each scan of a split, one type per task."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +12,46 @@ import numpy as np
 from trainer.metrics import segmentation, tables
 
 
+class Scans:
+    """The scans of a split, whatever was predicted of them.
+
+    Attributes:
+        rows: int (N,), rows of the shard set.
+        subjects: who.
+        sessions: which visit, "" where that is not known; () where that is known of none.
+    """
+
+    rows: np.ndarray
+    subjects: tuple[str, ...]
+    sessions: tuple[str, ...]
+
+    @property
+    def people(self) -> int:
+        """Return the number of subjects."""
+        return len(set(self.subjects))
+
+    def session(self, place: int) -> str:
+        """Return the session of the scan at a place, "" where it is not known."""
+        return self.sessions[place] if self.sessions else ""
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Return what tells each scan from the others: its subject, with the session (else the row) of those
+        that have several scans.
+        """
+        scans = Counter(self.subjects)
+        return tuple(
+            subject if scans[subject] == 1 else f"{subject}, {self.session(i) or f'row {self.rows[i]}'}"
+            for i, subject in enumerate(self.subjects)
+        )
+
+
 @dataclass(frozen=True)
-class Predictions:
+class Predictions(Scans):
     """Predictions of a classification.
 
     Attributes:
         classes: names, in the order of the probabilities' columns.
-        rows: int (N,), rows of the shard set.
-        subjects: who.
         true: int (N,), class numbers.
         probabilities: float (N, classes).
     """
@@ -27,6 +61,7 @@ class Predictions:
     subjects: tuple[str, ...]
     true: np.ndarray
     probabilities: np.ndarray
+    sessions: tuple[str, ...] = ()
 
     @property
     def predicted(self) -> np.ndarray:
@@ -35,12 +70,10 @@ class Predictions:
 
 
 @dataclass(frozen=True)
-class Values:
+class Values(Scans):
     """Predictions of a regression.
 
     Attributes:
-        rows: int (N,), rows of the shard set.
-        subjects: who.
         true, predicted: float (N,), in units of the target.
     """
 
@@ -48,6 +81,7 @@ class Values:
     subjects: tuple[str, ...]
     true: np.ndarray
     predicted: np.ndarray
+    sessions: tuple[str, ...] = ()
 
     @property
     def errors(self) -> np.ndarray:
@@ -56,13 +90,11 @@ class Values:
 
 
 @dataclass(frozen=True)
-class Overlaps:
+class Overlaps(Scans):
     """Predictions of a segmentation.
 
     Attributes:
         classes: names of the classes that were measured.
-        rows: int (N,), rows of the shard set.
-        subjects: who.
         dice: float (N, classes), from 0 to 1; NaN where a class is in neither map.
         hd95: float (N, classes), 95th percentile of the surface distances in mm; NaN where there is none.
     """
@@ -72,6 +104,7 @@ class Overlaps:
     subjects: tuple[str, ...]
     dice: np.ndarray
     hd95: np.ndarray
+    sessions: tuple[str, ...] = ()
 
     @property
     def dice_by_class(self) -> dict[str, np.ndarray]:
@@ -85,7 +118,7 @@ class Overlaps:
 
     @property
     def mean_dice(self) -> np.ndarray:
-        """Return the mean of each subject over its classes, float (N,); NaN where neither map has any."""
+        """Return the mean of each scan over its classes, float (N,); NaN where neither map has any."""
         return segmentation.mean_dice(self.dice_by_class)
 
 
@@ -108,11 +141,11 @@ def read(path: Path, task: str) -> Found:
         raise ValueError(f"it is of a {found.task}")
     rows, subjects, true, values = found.rows, found.subjects, found.true, found.values
     if task == "regression":
-        return Values(rows, subjects, true, values[:, 0])
+        return Values(rows, subjects, true, values[:, 0], found.sessions)
     if task == "segmentation":
         count = len(found.classes)
-        return Overlaps(found.classes, rows, subjects, values[:, :count], values[:, count:])
-    return Predictions(found.classes, rows, subjects, true, values)
+        return Overlaps(found.classes, rows, subjects, values[:, :count], values[:, count:], found.sessions)
+    return Predictions(found.classes, rows, subjects, true, values, found.sessions)
 
 
 def as_table(name: str, found: Found, shards: str | None) -> tables.Table:
@@ -129,6 +162,7 @@ def as_table(name: str, found: Found, shards: str | None) -> tables.Table:
         classes=classes,
         rows=found.rows,
         subjects=found.subjects,
+        sessions=found.sessions or ("",) * len(found.subjects),
         true=true,
         values=values,
         run=Path(name),

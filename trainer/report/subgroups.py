@@ -38,20 +38,27 @@ def of(story: Story, found: Found) -> Subgroups | None:
     if not groups:
         return None
     names = _COLUMNS[story.task.name]
-    header = [("Group", False), ("By", False), ("n", True)]
+    header = [("Group", False), ("By", False), ("Subjects", True), ("Scans", True)]
     for label in names.values():
         header.append((label, True))
     return Subgroups(
         tuple(header),
         tuple(_row(group, tuple(names)) for group in groups),
         table(
-            ["by", "group", "n", *(f"{name}{end}" for name in names for end in ("", "_low", "_high"))],
+            [
+                "by",
+                "group",
+                "n",
+                *(f"{name}{end}" for name in names for end in ("", "_low", "_high")),
+                "subjects",
+            ],
             [
                 (
                     g["by"],
                     g["group"],
                     g["n"],
                     *(v for name in names for v in _numbers(g["metrics"] or {}, name)),
+                    g["subjects"],
                 )
                 for g in groups
             ],
@@ -61,15 +68,17 @@ def of(story: Story, found: Found) -> Subgroups | None:
 
 def _measure(found: Found) -> subgroups.Measure:
     if isinstance(found, Predictions):
-        return subgroups.classification_measure(found.true, found.probabilities, found.classes)
+        return subgroups.classification_measure(
+            found.true, found.probabilities, found.classes, found.subjects
+        )
     if isinstance(found, Overlaps):
-        return subgroups.segmentation_measure(found.dice_by_class, found.hd95_by_class)
-    return subgroups.regression_measure(found.true, found.predicted)
+        return subgroups.segmentation_measure(found.dice_by_class, found.hd95_by_class, found.subjects)
+    return subgroups.regression_measure(found.true, found.predicted, found.subjects)
 
 
 def _row(group: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, ...]:
     metrics = group["metrics"]
-    facts = (str(group["group"]), str(group["by"]), str(group["n"]))
+    facts = (str(group["group"]), str(group["by"]), str(group["subjects"]), str(group["n"]))
     if metrics is None:
         return (*facts, "too few", *("–" for _ in names[1:]))
     cells = []

@@ -16,9 +16,6 @@ from trainer.runs.preparation import Data
 from trainer.strategies.base import Share
 from trainer.strategies.learner import Learner, Predictions
 
-# Resamples behind every interval.
-BOOTSTRAP = 2000
-
 
 def collect(
     config: RunConfig,
@@ -76,7 +73,8 @@ def write_table(folder: RunFolder, split: str, found: Predictions, data: Data) -
 def write_metrics(folder: RunFolder, split: str, found: Predictions, data: Data) -> dict[str, Any]:
     """Write evaluation/<split>.json; return the metrics."""
     task = data.task
-    metrics = task.metrics(found.targets, found.outputs, bootstrap=BOOTSTRAP)
+    subjects = [data.shards.volumes[row].subject for row in found.rows]
+    metrics = task.metrics(found.targets, found.outputs, subjects)
     about = {"split": split, "task": task.name, "classes": list(task.classes)}
     write_json(folder.evaluation / f"{split}.json", {**about, **metrics})
     return metrics

@@ -83,14 +83,19 @@ class Task(ABC):
         return targets, outputs
 
     @abstractmethod
-    def metrics(self, targets: np.ndarray, outputs: np.ndarray, *, bootstrap: int = 0) -> dict[str, Any]:
-        """Return `loss` and all figures of a split, from what `collected` kept; JSON, None for unknown."""
+    def metrics(
+        self, targets: np.ndarray, outputs: np.ndarray, subjects: Sequence[str] | None = None
+    ) -> dict[str, Any]:
+        """Return `loss` and all figures of a split, from what `collected` kept; JSON, None for unknown.
+
+        `subjects`: whose scan each is, for intervals; None for none, as within training.
+        """
 
     @abstractmethod
     def table(
         self, rows: np.ndarray, targets: np.ndarray, outputs: np.ndarray, volumes: Sequence[Volume]
     ) -> tuple[list[str], list[list[Any]]]:
-        """Return header and one line per subject of evaluation/<split>.csv."""
+        """Return header and one line per scan of evaluation/<split>.csv."""
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:

@@ -84,24 +84,27 @@ class Classification(Task):
         """Return 1 where the largest logit is that of the true class."""
         return losses.hits
 
-    def metrics(self, targets: np.ndarray, outputs: np.ndarray, *, bootstrap: int = 0) -> dict[str, Any]:
+    def metrics(
+        self, targets: np.ndarray, outputs: np.ndarray, subjects: Sequence[str] | None = None
+    ) -> dict[str, Any]:
         """Return mean cross entropy and `classification_metrics`."""
         logarithms = log_softmax(np.asarray(outputs, np.float64))
         return {
             "loss": float(-logarithms[np.arange(len(targets)), targets].mean()),
-            **classification_metrics(targets, np.exp(logarithms), self.classes, bootstrap=bootstrap),
+            **classification_metrics(targets, np.exp(logarithms), self.classes, subjects),
         }
 
     def table(
         self, rows: np.ndarray, targets: np.ndarray, outputs: np.ndarray, volumes: Sequence[Volume]
     ) -> tuple[list[str], list[list[Any]]]:
         """Return the true and the predicted class, and the probability of each."""
-        header = ["row", "subject", "label", "predicted", *(f"p_{name}" for name in self.classes)]
+        header = ["row", "subject", "session", "label", "predicted", *(f"p_{name}" for name in self.classes)]
         probabilities = np.exp(log_softmax(np.asarray(outputs, np.float64)))
         return header, [
             [
                 int(row),
                 volumes[row].subject,
+                volumes[row].session or "",
                 self.classes[target],
                 self.classes[int(shares.argmax())],
                 *(f"{share:.9g}" for share in shares),

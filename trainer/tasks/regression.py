@@ -106,19 +106,21 @@ class Regression(Task):
         """Return the absolute error, in units."""
         return losses.absolute(1.0)
 
-    def metrics(self, targets: np.ndarray, outputs: np.ndarray, *, bootstrap: int = 0) -> dict[str, Any]:
+    def metrics(
+        self, targets: np.ndarray, outputs: np.ndarray, subjects: Sequence[str] | None = None
+    ) -> dict[str, Any]:
         """Return mean loss and `regression_metrics`."""
         return {
             "loss": float(np.mean(self.loss()(targets, outputs))),
-            **regression_metrics(targets, np.asarray(outputs)[:, 0], bootstrap=bootstrap),
+            **regression_metrics(targets, np.asarray(outputs)[:, 0], subjects),
         }
 
     def table(
         self, rows: np.ndarray, targets: np.ndarray, outputs: np.ndarray, volumes: Sequence[Volume]
     ) -> tuple[list[str], list[list[Any]]]:
         """Return the true and the predicted number."""
-        return ["row", "subject", "target", "predicted"], [
-            [int(row), volumes[row].subject, f"{target:.6g}", f"{output[0]:.6g}"]
+        return ["row", "subject", "session", "target", "predicted"], [
+            [int(row), volumes[row].subject, volumes[row].session or "", f"{target:.6g}", f"{output[0]:.6g}"]
             for row, target, output in zip(rows, targets, outputs, strict=True)
         ]
 

@@ -84,12 +84,14 @@ class Segmentation(Task):
             rows.append([one_loss, *(found[name][kind] for name in self.classes[1:] for kind in FIGURES)])
         return np.zeros(len(rows), np.float32), np.array(rows, np.float32)  # None becomes NaN
 
-    def metrics(self, targets: np.ndarray, outputs: np.ndarray, *, bootstrap: int = 0) -> dict[str, Any]:
+    def metrics(
+        self, targets: np.ndarray, outputs: np.ndarray, subjects: Sequence[str] | None = None
+    ) -> dict[str, Any]:
         """Return mean loss and `segmentation_metrics`."""
         return {
             "loss": float(np.mean(outputs[:, 0])),
             **label_maps.segmentation_metrics(
-                self._column(outputs, "dice"), self._column(outputs, "hd95"), bootstrap=bootstrap
+                self._column(outputs, "dice"), self._column(outputs, "hd95"), subjects
             ),
         }
 
@@ -97,9 +99,19 @@ class Segmentation(Task):
         self, rows: np.ndarray, targets: np.ndarray, outputs: np.ndarray, volumes: Sequence[Volume]
     ) -> tuple[list[str], list[list[Any]]]:
         """Return `FIGURES` of each class; empty where undefined."""
-        header = ["row", "subject", *(f"{kind}_{name}" for name in self.classes[1:] for kind in FIGURES)]
+        header = [
+            "row",
+            "subject",
+            "session",
+            *(f"{kind}_{name}" for name in self.classes[1:] for kind in FIGURES),
+        ]
         return header, [
-            [int(row), volumes[row].subject, *("" if np.isnan(v) else f"{v:.6g}" for v in output[1:])]
+            [
+                int(row),
+                volumes[row].subject,
+                volumes[row].session or "",
+                *("" if np.isnan(v) else f"{v:.6g}" for v in output[1:]),
+            ]
             for row, output in zip(rows, outputs, strict=True)
         ]
 

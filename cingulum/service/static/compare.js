@@ -145,7 +145,7 @@ async function tests() {
       cell("difference", ...measured(pair.difference === null ? null : {value: pair.difference, interval: pair.interval})),
       cell("p", likely(pair.p_value)), cell("p, Holm", likely(pair.p_holm)), cell("test", pair.test))));
     byId("pairs-box").hidden = false;
-    byId("tested").replaceChildren(`${told.task}, ${told.split} subjects, ${told.n} volumes.`, ...told.notes.map((note) => node("span", {class: "under"}, note)));
+    byId("tested").replaceChildren(`${told.task}, ${told.split} split, ${told.n} scans of ${told.subjects} subjects.`, ...told.notes.map((note) => node("span", {class: "under"}, note)));
   } catch (error) { byId("tested").textContent = error.message; }
   byId("test").disabled = false;
 }
