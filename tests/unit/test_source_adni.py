@@ -218,6 +218,28 @@ def test_subjects_without_a_visit_are_counted_and_named(adni, tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("odd", "label"),
+    [
+        (["3,x,,3"], None),
+        (["3,x,2007-04-20 00:00:00,3"], None),
+        (["3,x,2007-04-20,2", "3,y,2007-04-20,1"], None),
+        (["3,x,,2"], "sMCI"),
+        (["3,x,,-4.0"], "sMCI"),
+        (["4,x,,3"], "sMCI"),
+        (["3,x,,3", "3,y,2007-04-20,3"], "pMCI"),
+    ],
+)
+def test_nobody_is_stable_whose_other_diagnosis_is_on_an_unknown_day(adni, tmp_path, odd, label):
+    root, table = adni
+    lines = ["3,bl,2006-04-20,2", *odd, "3,m36,2009-04-20,2", "1,bl,2006-04-20,3", "2,bl,2006-04-20,1"]
+    dx = visits(tmp_path / "dx.csv", *lines)
+    listing = sources.find(root, "diagnosis", labels=table, adni=AdniRequest(dx))
+    assert labels(listing).get("011_S_0003") == label
+    left = listing.left_out.get("MCI, but another diagnosis has no readable date", [])
+    assert [source.split("/")[0] for source in left] == ["011_S_0003"] * (label is None)
+
+
 def test_a_folder_of_another_day_than_the_table_is_a_warning(adni):
     root, table = adni
     table.write_text(table.read_text().replace('"4/18/2006"', '"4/19/2006"', 1))

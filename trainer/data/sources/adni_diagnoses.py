@@ -72,11 +72,13 @@ class Diagnoses:
     Attributes:
         path: of the table.
         visits: with a diagnosis, of each RID, in the order of their dates.
+        without_day: diagnoses of each RID whose visits are left out, since their day is not known.
         findings: visits that are left out, counted and named by the reason.
     """
 
     path: Path
     visits: dict[str, list[Visit]]
+    without_day: dict[str, set[str]]
     findings: tuple[Finding, ...]
 
 
@@ -95,6 +97,7 @@ def read(path: Path) -> Diagnoses:
     second = table.find(("PTID",)) or subject
     visits: dict[str, dict[date, set[str]]] = {}
     left_out: dict[str, list[str]] = {}
+    without_day: dict[str, set[str]] = {}
     if table.odd_lines:
         left_out["with more or fewer cells than the header"] = [f"line {line}" for line in table.odd_lines]
     for line, row in zip(table.lines, table.rows, strict=True):
@@ -106,6 +109,7 @@ def read(path: Path) -> Diagnoses:
             if rid is None or rid_of(row[second] or rid) != rid:
                 raise ValueError(f"{subject} is no number, or that of another {second}")
             if day is None:
+                without_day.setdefault(rid, set()).add(diagnosis)
                 raise ValueError(f"{examined} is not a date")
             visits.setdefault(rid, {}).setdefault(day, set()).add(diagnosis)
         except ValueError as error:
@@ -113,6 +117,7 @@ def read(path: Path) -> Diagnoses:
             left_out.setdefault(str(error), []).append(f"line {line} ({', '.join(cells)})")
     for rid, days in visits.items():
         for day in [day for day, diagnoses in days.items() if len(diagnoses) > 1]:
+            without_day.setdefault(rid, set()).update(days[day])
             both = " and ".join(sorted(days.pop(day)))
             left_out.setdefault("two diagnoses on one day", []).append(f"{subject} {rid}, {day}, {both}")
     by_date = {
@@ -124,7 +129,7 @@ def read(path: Path) -> Diagnoses:
     if not by_date:
         reasons = " ".join(finding.message for finding in findings)
         raise CohortError(f"{path}: has no visit that can be read. {reasons}", cure=_DATES_CURE)
-    return Diagnoses(path, by_date, findings)
+    return Diagnoses(path, by_date, without_day, findings)
 
 
 def _left_out(path: Path, why: str, cells: Sequence[str]) -> Finding:

@@ -196,6 +196,8 @@ class SubjectRows:
         """
         name = self.table.path.name
         rows = self._of.get(id_key(subject))
+        if rows is None and self._subject is not None:
+            return None, f"{name} has no rows"
         if rows is None:
             return None, f"its subject {subject} is not in {name}, whose ids are {self.rows.first_ids}"
         if self._session_column is None:

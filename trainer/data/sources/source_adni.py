@@ -12,7 +12,7 @@ from typing import Any, Literal
 from trainer.data.images.findings import Finding, bad, note, warning
 from trainer.data.images.reading import stem, suffix
 from trainer.data.sources import adni_diagnoses, foreign_files, source_maps
-from trainer.data.sources.adni_diagnoses import GROUPS, Diagnoses, Visit
+from trainer.data.sources.adni_diagnoses import GROUPS, MCI, Diagnoses
 from trainer.data.sources.file_names import first_three
 from trainer.data.sources.joins import id_key, not_joined
 from trainer.data.sources.listing import Listing, SourceImage, known, person
@@ -125,7 +125,7 @@ def find(root: Path, label: str, collection: Table | None, request: AdniRequest)
     if request.diagnoses is not None:
         diagnoses = adni_diagnoses.read(request.diagnoses)
         odd_rows += [*diagnoses.findings, *_without_visits(root, scans, diagnoses)]
-        scans = _divided(scans, diagnoses.visits, request.within, left_out)
+        scans = _divided(scans, diagnoses, request.within, left_out)
     listed = sorted([*unusable, *(scan.image for scan in scans)], key=lambda image: image.source)
     reasons = [_reason(why, sources) for why, sources in left_out.items()]
     if not listed:
@@ -251,16 +251,19 @@ def _chosen(scans: Sequence[_Scan], visits: str, left_out: _LeftOut) -> list[_Sc
     return list(taken.values())
 
 
-def _divided(
-    scans: Sequence[_Scan], visits: Mapping[str, Sequence[Visit]], within: int, left_out: _LeftOut
-) -> list[_Scan]:
-    """Return the scans with sMCI and pMCI in place of MCI, without those that are neither."""
+def _divided(scans: Sequence[_Scan], diagnoses: Diagnoses, within: int, left_out: _LeftOut) -> list[_Scan]:
+    """Return the scans with sMCI and pMCI in place of MCI, without those that are neither.
+
+    Nobody is sMCI who had another diagnosis on a day that is not known.
+    """
     divided: list[_Scan] = []
     for scan in scans:
         group = scan.image.label
         if group in GROUPS and scan.day is not None:
-            own = visits.get(str(adni_diagnoses.rid_of(scan.image.subject)), ())
-            label, why = adni_diagnoses.outcome(group, own, scan.day, within)
+            rid = str(adni_diagnoses.rid_of(scan.image.subject))
+            label, why = adni_diagnoses.outcome(group, diagnoses.visits.get(rid, ()), scan.day, within)
+            if label == "sMCI" and diagnoses.without_day.get(rid, set()) - {MCI}:
+                label, why = None, "MCI, but another diagnosis has no readable date"
             if label is None:
                 left_out.setdefault(why, []).append(scan.image.source)
                 continue
