@@ -356,6 +356,16 @@ def test_images_whose_names_are_not_bids_are_counted_and_named(tmp_path):
     assert "Sub-05/anat/Sub-05_T1w.nii.gz, sub-00/sub-00_T1w.nii.gz, sub-01/anat/Copy of " in message
 
 
+def test_a_cohort_without_bids_names_is_refused_with_these(tmp_path):
+    nifti(tmp_path / "sub-01" / "anat" / "brain_T1w.nii.gz")
+    (tmp_path / "participants.tsv").write_text("participant_id\tdiagnosis\nsub-01\tAD\n")
+    with pytest.raises(CohortError, match="holds no image") as caught:
+        sources.find(tmp_path, "diagnosis")
+    assert "1 image file below sub*" in str(caught.value)
+    assert "sub-01/anat/brain_T1w.nii.gz" in str(caught.value)
+    assert "there are T1w" not in str(caught.value)
+
+
 def test_a_name_that_is_not_quite_bids_is_taken_with_a_warning(tmp_path):
     root = bids(tmp_path, 3)
     image_of(root, 1).rename(image_of(root, 1).with_name("sub-01_acq-größer_T1w.nii.gz"))

@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainer.data.images.findings import Finding, bad, warning
-from trainer.data.images.reading import stem, suffix
+from trainer.data.images.reading import suffix
 from trainer.data.sources import foreign_files, source_maps, tables
 from trainer.data.sources.bids_names import (
     best_match,
+    bids_suffix,
     check_run,
     is_image_of,
     name_findings,
@@ -185,7 +186,8 @@ def _participants(root: Path) -> SubjectRows | None:
 
 def _no_images(root: Path, contrast: str) -> CohortError:
     foreign = foreign_files.unread_formats(sorted(root.glob("sub-*")), root)
-    others = sorted({stem(p).rsplit("_", 1)[-1] for p in root.glob("sub-*/**/anat/*") if suffix(p)})
+    foreign += not_taken(root, (), (contrast,))
+    others = sorted({bids_suffix(p) for p in root.glob("sub-*/**/anat/*") if suffix(p)} - {contrast})
     hint = (
         f"Choose another contrast with --contrast: there are {', '.join(others)}."
         if others
