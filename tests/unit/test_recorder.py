@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import telemetry_lines
+import tensorflow as tf
 
 from trainer.config import TelemetryConfig
 from trainer.ranks import world as worlds
@@ -168,3 +169,20 @@ def test_what_cannot_be_written_for_a_moment_is_written_later_and_said_once(
     assert [line["step"] for line in written] == [1, 2, 3, 4]
     said = capsys.readouterr().err
     assert said.count("warning:") == 1 and "could not be written" in said and os.strerror(number) in said
+
+
+def test_events_that_cannot_be_written_for_a_moment_do_not_end_a_training(tmp_path, monkeypatch, capsys):
+    write = scalars.tensorboard(tmp_path, 1)
+    full = tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+    plain, failures = tf.summary.scalar, [full]
+
+    def scalar(name, value):
+        if failures:
+            raise failures.pop()
+        return plain(name, value)
+
+    monkeypatch.setattr(tf.summary, "scalar", scalar)
+    write({"step": 1, "loss": 0.5}, ())
+    write({"step": 2, "loss": 0.25}, ())
+    assert capsys.readouterr().err.count("events could not be written once") == 1
+    assert next(tmp_path.iterdir()).name.endswith(".start-1")

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from trainer.telemetry.records import HostEpoch
+from trainer.transient import TransientErrors
 
 
 def tensorboard(folder: Path, start: int) -> Callable[[Mapping[str, Any], Sequence[HostEpoch]], None]:
     """Return what writes rows of metrics.jsonl, and what hosts did in that epoch, as events into a folder.
+
+    An epoch whose events cannot be written is missing there, and the training goes on.
 
     Args:
         folder: where each start writes a file of its own.
@@ -20,11 +23,14 @@ def tensorboard(folder: Path, start: int) -> Callable[[Mapping[str, Any], Sequen
 
     writer = tf.summary.create_file_writer(str(folder), filename_suffix=f".start-{start}")
 
+    errors = TransientErrors(f"{folder}: events could not be written", kinds=(OSError, tf.errors.OpError))
+
     def scalars(row: Mapping[str, Any], hosts: Sequence[HostEpoch]) -> None:
-        with writer.as_default(step=row["step"]):
-            for name, value in (of_row(row) | of_hosts(hosts)).items():
-                tf.summary.scalar(name, value)
-        writer.flush()
+        with errors.survived():
+            with writer.as_default(step=row["step"]):
+                for name, value in (of_row(row) | of_hosts(hosts)).items():
+                    tf.summary.scalar(name, value)
+            writer.flush()
 
     return scalars
 
