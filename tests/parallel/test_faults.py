@@ -138,7 +138,7 @@ def test_an_error_in_the_report_of_several_ranks_is_one_line_and_the_run_is_fini
     outcome = launch(ranks, "broken_report.py", "raise", "train", config)
     assert outcome.exit_code == 0, outcome.err
     folder = tmp_path / "run"
-    assert outcome.err.count("warning: ") == 1 and "Traceback" not in outcome.err
+    assert outcome.err.count(" could not be made (") == 1 and "Traceback" not in outcome.err
     assert "report.html could not be made (ZeroDivisionError: nobody expected this" in outcome.err
     assert f"cingulum report {folder}" in outcome.err
     assert tiny_runs.result(folder)["test"]["n"] == 4

@@ -48,15 +48,14 @@ class Page:
         """
         beside = folder / "figures"
         make_folder(beside)
-        for failure in self.failures if note is not None else ():
-            note(f"warning: {folder / 'report.html'}: {failure}")
+        if note is not None:
+            for failure in self.failures:
+                note(f"warning: {folder / 'report.html'}: {failure}")
         for one in self.figures:
             try:
                 figure.save((one,), beside)
-            except OSError:
-                raise
             except Exception as error:
-                if note is None:
+                if note is None or isinstance(error, OSError):
                     raise
                 note(f"warning: {beside / one.name}.png could not be drawn ({attempts.reason(error)}).")
         for old in (*beside.glob("worst-*.png"), *beside.glob("typical-*.png")):

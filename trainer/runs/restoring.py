@@ -171,8 +171,8 @@ def best_whole(folder: RunFolder, cursor: Cursor, patience: Patience) -> Kept | 
     ours = "the last" if rated.best is None else "the best"
     score = "" if rated.best is None else f" ({_rated(patience.metric, row)})"
     why = (
-        f"{lost} is not whole ({problem}): the weights are those of epoch {row['epoch']}{score}, {ours} whose "
-        "checkpoint is whole."
+        f"{lost} is not whole ({problem}): the weights are those of epoch {row['epoch']}{score}, {ours} "
+        "whose checkpoint is whole."
     )
     return Kept(at(row["epoch"] * cursor.steps_per_epoch), row if rated.best else None, why)
 
