@@ -1,4 +1,4 @@
-"""Findings of an import, for the terminal: one line for each kind, however many images have it."""
+"""Findings on images, for the terminal: one line for each kind, however many images have it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Findings:
-    """The findings of an import by kind, in the order of their first appearance."""
+    """Findings by kind, in the order of their first appearance."""
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[str, str], list[tuple[str, str]]] = {}

@@ -46,6 +46,7 @@ def predict(
     """Predict class, number or label map of raw images, prepared as the run's training images were.
 
     An image that cannot be used gets a row that says why; the others are predicted, and the exit code is 2.
+    Warnings about images have a line each on standard error, as in `cingulum import`.
 
     \b
     Example:
@@ -55,6 +56,7 @@ def predict(
     """
     import json
 
+    from cingulum.commands.import_findings import Findings
     from trainer.errors import ImageError
     from trainer.progress import Counting
     from trainer.quiet import import_tensorflow
@@ -86,16 +88,19 @@ def predict(
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     missing = [request for request in wanted if request.name not in results]
+    findings = Findings()
     with Counting("predicting", "images") as counting:
         done = len(wanted) - len(missing)
         counting.show(done, len(wanted))
         try:
-            for rows in predictor.rows(missing, maps):
+            for rows in predictor.rows(missing, maps, findings.add):
                 results.add(rows)
                 done += len(rows)
                 counting.show(done, len(wanted))
         finally:  # Ctrl-C, a full disk: what was found is kept
             results.write()
+            for _, line in findings.lines("warning"):
+                counting.note(line, "yellow")
     rows = [row for row in results.rows if row["image"] in {request.name for request in wanted}]
     if as_json:
         typer.echo(json.dumps(rows, indent=2))

@@ -11,7 +11,7 @@ import keras
 import nibabel
 import numpy as np
 import pytest
-from made_images import affine, head, nifti
+from made_images import MIRRORED, affine, head, nifti, written
 from saved_runs import SIZE, SPACING, classifier, everywhere, regressor, save_run, threshold_segmenter
 
 from cingulum import cli
@@ -156,6 +156,38 @@ def test_a_label_map_in_the_space_of_each_image(tmp_path, scans, capsys):
         assert overlap > 0.8  # voxels of 12 mm against 8 mm
         assert 0 < (labels == 2).sum() < (labels > 0).sum()
     assert len(read(tmp_path / "maps" / "predictions.csv")) == 2
+
+
+@pytest.mark.parametrize("chosen", [None, "qform"])
+def test_images_are_read_by_the_transform_that_the_import_chose(tmp_path, capsys, chosen):
+    scan = written(tmp_path / "scan.nii", qform=MIRRORED)
+    plain = nifti(tmp_path / "plain.nii", matrix=MIRRORED if chosen else affine())
+    recipe = {"size": SIZE, "spacing": SPACING} | ({"xform": chosen} if chosen else {})
+    run = save_run(tmp_path / "run", classifier(0), recipe=recipe)
+    capsys.readouterr()
+    assert cli.run(["predict", str(run), str(scan), str(plain), "--json"]) == 0
+    told = capsys.readouterr()
+    odd, clean = json.loads(told.out)
+    assert odd["p_AD"] == clean["p_AD"]
+    lines = [line for line in told.err.splitlines() if "contradict each other" in line]
+    assert len(lines) == (chosen is None)
+    assert chosen is not None or ("left and right exchanged" in lines[0] and str(scan) in lines[0])
+
+
+@pytest.mark.parametrize("window", [[], ["--window", 8]])
+def test_a_label_map_is_right_by_the_transform_that_the_import_chose(tmp_path, capsys, window):
+    """The qform has the sizes of the head; by the sform it would be half as large."""
+    told = {"task": "segmentation", "classes": ("background", "head")}
+    recipe = {"size": 24, "spacing": 8.0, "xform": "qform"}
+    run = save_run(
+        tmp_path / "run", threshold_segmenter((-2.5,), 24 if not window else 8), recipe=recipe, **told
+    )
+    scan = written(tmp_path / "scan.nii", sform=affine((4.0, 4.0, 4.0)))
+    (row,) = predicted(capsys, run, scan, "--out", tmp_path / "maps", *window)
+    labels = np.asarray(nibabel.load(row["segmentation"]).dataobj)
+    assert row["ml_head"] == pytest.approx(labels.sum() * 8**3 / 1000, rel=1e-3)
+    inside = head() > 0
+    assert 2 * (labels & inside).sum() / (labels.sum() + inside.sum()) > 0.95
 
 
 def test_windows_over_the_whole_head_find_what_one_cube_cuts_off(tmp_path, capsys):

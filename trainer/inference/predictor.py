@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from trainer.data.images import geometry, reading
+from trainer.data.images.findings import Finding
 from trainer.data.images.preprocess import Prepared, Recipe, prepare
 from trainer.errors import CingulumError, CohortError, ImageError, RunError
 from trainer.inference import results, space
@@ -81,13 +82,17 @@ class Predictor:
         return ("image", *results.columns(first.task, first.classes, several), "error")
 
     def rows(
-        self, requests: Sequence[Request], outputs: dict[str, Path] | None = None
+        self,
+        requests: Sequence[Request],
+        outputs: dict[str, Path] | None = None,
+        on_findings: Callable[[str, Sequence[Finding]], None] | None = None,
     ) -> Iterator[list[Row]]:
         """Yield the rows of the requests, in their order, a batch at a time.
 
         Args:
             requests: what is asked about.
             outputs: segmentation: where each request's label map is written, by its name.
+            on_findings: called with the name of each usable image and what quality control found on it.
         """
         size = 1 if self.windows is not None else self.batch
         with ThreadPoolExecutor(max_workers=2) as pool:
@@ -100,7 +105,11 @@ class Predictor:
                     if not waiting:
                         return
                     some = [waiting.popleft() for _ in range(min(size, len(waiting)))]
-                    yield self._rows_of([(request, future.result()) for request, future in some], outputs)
+                    prepared = [(request, future.result()) for request, future in some]
+                    for request, ready in prepared:
+                        if on_findings is not None and isinstance(ready, _Ready):
+                            on_findings(request.name, ready.prepared.findings)
+                    yield self._rows_of(prepared, outputs)
             finally:  # after an error or Ctrl-C nobody wants the others
                 pool.shutdown(wait=False, cancel_futures=True)
 
