@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import unicodedata
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from trainer.explain import subjects
+from trainer.explain.page import scans_of
 from trainer.explain.pictures import peak
+from trainer.explain.regions import Shares, pooled
 from trainer.explain.subjects import distinct
 from trainer.report.attributions import in_words
 
@@ -56,6 +61,31 @@ def test_without_a_brain_cuts_go_through_the_largest_value(volume):
     values = np.zeros((8, 8, 8), np.float32)
     values[5, 2, 3] = 1.0
     assert peak(values, volume) == (5, 2, 3)
+
+
+def test_subjects_are_explained_with_all_their_scans_and_only_subjects_are_counted(monkeypatch):
+    volumes = [
+        SimpleNamespace(subject=f"s{row // 3}", session=f"M{row % 3}", label=("NC", "AD")[row // 3 % 2],
+                        source=f"{row}.nii", affine=np.eye(4))
+        for row in range(12)
+    ]  # fmt: skip
+    shards = SimpleNamespace(volumes=volumes, voxel_size=(1, 1, 1), read=lambda row: np.zeros((2, 2, 2, 1)))
+    data = SimpleNamespace(
+        task=SimpleNamespace(name="classification", classes=("NC", "AD")), patches=None, shards=shards,
+        rows=lambda split: range(12), covariates_for=lambda rows: None,
+    )  # fmt: skip
+    monkeypatch.setattr(subjects.finished_run, "open_run", lambda *_: (None, None, data, None))
+    chosen = subjects.held_out(Path("run"), "test", 3, mean=False)
+    scans = [(scan.person, scan.name) for scan in chosen.each]
+    assert chosen.count == len(scans) == 9 and {person for person, _ in scans} == {"s0", "s1", "s2"}
+    assert scans[:2] == [("s0", "sub-s0_ses-M0"), ("s1", "sub-s1_ses-M0")]  # of all classes in turn
+    assert scans_of(9, 3) == "9 scans of 3 subjects" and scans_of(1, 1) == "1 scan of 1 subject"
+
+
+def test_shares_of_many_scans_of_four_subjects_have_no_interval():
+    shares = [Shares(f"s{k // 5}", 0.2 + k / 100, 0.1, 0.05) for k in range(20)]
+    found = pooled(shares)
+    assert (found["n"], found["subjects"], found["trained"]["interval"]) == (20, 4, None)
 
 
 def test_a_summary_is_told_in_words():

@@ -14,12 +14,13 @@ from trainer.explain.regions import Shares
 from trainer.explain.regions import pooled as pooled_shares
 from trainer.export.card import figures as card_figures
 from trainer.metrics.classification import classification_metrics
-from trainer.metrics.comparison import auc_difference, compare
+from trainer.metrics.comparison import auc_difference, compare, stored_metrics
 from trainer.metrics.regression import regression_metrics
 from trainer.metrics.segmentation import segmentation_metrics
 from trainer.metrics.subjects import LEAST, TOO_FEW, Subjects, mean_left_out
 from trainer.metrics.tables import Table
 from trainer.report.judgement import told_interval
+from trainer.run_folder.record import RunFolder
 
 RNG = np.random.default_rng(3)
 
@@ -113,3 +114,23 @@ def test_what_shows_figures_says_that_there_is_no_interval():
     assert "None" not in printed and "interval" in printed
     (auc, *_) = card_figures(found)
     assert auc == {"name": "ROC-AUC", "value": "1.000", "interval": TOO_FEW}
+
+
+def test_a_card_of_an_older_run_has_intervals_by_subject_from_its_predictions(tmp_path):
+    (tmp_path / "evaluation").mkdir()
+    (tmp_path / "config.yaml").write_text("name: made-up\n")
+    (tmp_path / "result.json").write_text("{}")
+    true, p = two_classes(20)
+    lines = [f"{k},s{k // 5},{('NC', 'AD')[true[k]]},NC,{p[k, 0]},{p[k, 1]}" for k in range(40)]
+    text = "row,subject,label,predicted,p_NC,p_AD\n" + "\n".join(lines) + "\n"
+    (tmp_path / "evaluation" / "test.csv").write_text(text)
+    folder, stored = RunFolder(tmp_path), {"n": 40, "auc": 0.5, "auc_interval": [0.4, 0.6]}
+    again = stored_metrics(folder, "test", stored)
+    assert (again["n"], again["subjects"]) == (40, 8)
+    assert (
+        again["auc_interval"]
+        == classification_metrics(true, p, ("NC", "AD"), [f"s{k // 5}" for k in range(40)])["auc_interval"]
+    )
+    assert stored_metrics(folder, "test", {**stored, "subjects": 8})["auc_interval"] == [0.4, 0.6]
+    (tmp_path / "evaluation" / "test.csv").unlink()
+    assert stored_metrics(folder, "test", stored) == stored
