@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.errors import ConfigError
+from trainer.ranks.agreement import agree
 from trainer.ranks.world import World
 from trainer.strategies.distributed_optimizer import is_distributed, share_accumulated, trust
 from trainer.strategies.draws import Draws, Samples
@@ -86,6 +87,8 @@ class DistributedModel(Learner):
         self._timeline = setup.timeline or Timeline(enabled=False)
         self._draws, self._accumulation = Draws(setup.model, setup.seed), setup.accumulation
         self._done = setup.micro_batches_done
+        if self.world.size * self._accumulation > 1:
+            agree(self.world, self._draws.check)
         # Sums over this rank's samples since the last `epoch_metrics`: loss, score, samples.
         self._sums = tf.Variable(tf.zeros(3, tf.float64), trainable=False)
         self._train = tf.function(self._train_step, reduce_retracing=True, autograph=False)

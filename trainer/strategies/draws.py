@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -181,9 +182,11 @@ class Draws:
         self._owners = {
             id(one): layer.name for layer in every for one in getattr(layer, "_seed_generators", ())
         }
+        self._names = {layer.name for layer in every}
         self._kept = list(generators.values())  # or another object could get the identity of one
         self._is_open = any(map(_may_share, every))
         self._firsts: dict[int, Mapping[Any, Any]] = {}  # by rows of a pass
+        self._has_warned = False
 
     @contextlib.contextmanager
     def of_pass(self, x: Any, step: Any, samples: Samples) -> Iterator[Pass]:
@@ -248,8 +251,30 @@ class Draws:
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
     def owner(self, seed: Any) -> str:
-        """Return the layer that a generator belongs to, for people."""
-        return self._owners.get(id(seed), self._model.name)
+        """Return the layer that a generator belongs to, or that is being called, for people."""
+        scope = "" if tf.executing_eagerly() else tf.compat.v1.get_default_graph().get_name_scope()
+        called = scope.rpartition("/")[2]
+        if called not in self._names:  # TensorFlow numbers a scope that it has seen before
+            called = re.sub(r"_\d+$", "", called)
+        return self._owners.get(id(seed)) or called or self._model.name
+
+    def check(self) -> None:
+        """Trace a pass of two samples of many: what cannot be divided is refused before the first step.
+
+        Raises:
+            ModelError: see `of_pass`.
+        """
+        inputs = getattr(self._model, "inputs", None) or []
+        if not self._is_open or not inputs or any(tensor.shape[0] is not None for tensor in inputs):
+            return
+
+        def passed(*x: Any) -> None:
+            given = x[0] if len(x) == 1 else list(x)
+            with self.of_pass(given, 0, Samples(((0, 2),), whole=False)):
+                self._model(given, training=True)
+
+        specs = [tf.TensorSpec([2, *tensor.shape[1:]], tensor.dtype) for tensor in inputs]
+        tf.function(passed, autograph=False).get_concrete_function(*specs)
 
     def _looked_at(self, x: Any, rows: int, samples: Samples) -> Mapping[Any, Any]:
         """Trace the network with one sample more: what has a row more then is drawn for each sample."""
@@ -261,7 +286,8 @@ class Draws:
             traced = tf.function(lambda x: self._model(x, training=True), autograph=False)
             graph = traced.get_concrete_function(specs).graph
         drawing = next((one for one in graph.get_operations() if one.type in _STATEFUL), None)
-        if drawing is not None and not samples.whole and worlds.current().is_main:
+        if drawing is not None and not (samples.whole or self._has_warned) and worlds.current().is_main:
+            self._has_warned = True
             worlds.report(
                 f"warning: {drawing.name} ({drawing.type}) of {self._model.name} draws by TensorFlow's own "
                 "state: what it draws depends on the number of ranks, and ranks may draw the same.\n"
