@@ -58,6 +58,7 @@ def describe(
         "epochs": config.train.epochs,
         "steps_per_epoch": per_epoch,
         "steps": per_epoch * config.train.epochs,
+        "trains": config.trained_loss,
         "augmentation": active(config.data.augment.model_dump(mode="json")),
         **({"chosen": watch.choice.told()} if watch else {}),
         **plan.tree(),

@@ -124,13 +124,27 @@ def _train(
         watchdog.beat("restoring", collective=True)
         rule = _patience(config, data)
         cursor = restore(folder, config, data, model, optimizer, world, reporter, rule)
-        patience = rule.resumed(cursor.best, cursor.waited)
+        patience = rule.resumed(cursor.best, cursor.waited, cursor.rows)
+        if patience.metric != rule.metric or (cursor.best and patience.best is None):
+            reporter.note(
+                f"warning: this run began when {rule.metric} was another function than the one that is "
+                "trained; its epochs so far are kept under other names (docs/explanation/evaluation.md)."
+            )
         telemetry = Recorder(config.telemetry, world, folder.path, deterministic=config.train.deterministic)
         leaving.enter_context(contextlib.closing(telemetry))
+        task = data.task
         setup = Setup(
-            model, optimizer, world, data.task.loss(), data.task.scores(), telemetry.timeline,
-            seed=config.train.seed, step=cursor.step,
-        )  # fmt: skip
+            model,
+            optimizer,
+            world,
+            task.loss(),
+            task.scores(),
+            telemetry.timeline,
+            class_weights=task.class_weights(),
+            seed=config.train.seed,
+            step=cursor.step,
+        )
+        reporter.note(f"{patience.told(config.trained_loss)}.")
         learner = strategy.build(plan, setup)
         leaving.callback(learner.close)
         training = Training(

@@ -105,7 +105,7 @@ class Comparing:
         evaluated = [run_facts.stamp_of(one.folder.evaluation / f"{split}.json") for one in runs]
         key = self._stamp(runs), split, tuple(evaluated)
         found = self._tables.get(key, lambda: self._table(runs, split))
-        return found.model_copy(update={"warnings": missing})
+        return found.model_copy(update={"warnings": [*missing, *self._losses(runs)]})
 
     def lines(self, identities: Sequence[str], metric: str, axis: str) -> Lines:
         """Return the curves of one metric, thinned where there are many; runs without it are left out."""
@@ -170,6 +170,17 @@ class Comparing:
         ]
         names = list(dict.fromkeys(name for one in figures for name in one))
         return Compared(runs=rows, keys=keys, metrics=metrics, figures=names, split=split, warnings=[])
+
+    def _losses(self, runs: Sequence[Chosen]) -> list[str]:
+        """What to warn of where runs train different functions, which share the names of their columns."""
+        configs = [self._facts.config(one.folder) for one in runs]
+        trained = list(dict.fromkeys(config.trained_loss for config in configs if config is not None))
+        if len(trained) < 2:
+            return []
+        more = f" and {len(trained) - 3} more" if len(trained) > 3 else ""
+        told = f"loss and val_loss are not one function in these runs: {'; '.join(trained[:3])}{more}."
+        classes = any(config is not None and config.task.name == "classification" for config in configs)
+        return [f"{told} Compare val_cross_entropy." if classes else told]
 
     def _settings(self, runs: Sequence[Chosen]) -> tuple[list[str], list[list[str | None]]]:
         """Keys that differ, and each run's values as text."""

@@ -106,9 +106,11 @@ class RunFacts:
         if config is None or not rows:
             return None
         stopping = config.train.early_stopping
-        has_validation = any(number(row.get("val_loss")) is not None for row in rows)
+        columns = {"loss", "val_loss", *(key for row in rows for key in row)}
+        has_validation = any(key.startswith("val_") for row in rows for key in row)
         try:
-            patience = Patience.from_config(stopping, sorted(rows[-1]), has_validation=has_validation)
+            patience = Patience.from_config(stopping, sorted(columns), has_validation=has_validation)
+            patience = patience.resumed(None, 0, rows)
             for row in rows:
                 patience = patience.after({patience.metric: None, **row})
         except (CingulumError, TypeError):
@@ -143,7 +145,13 @@ class RunFacts:
 
     def rows(self, run: RunFolder) -> Rows:
         """Return the rows of metrics.jsonl that can be read."""
-        found = self._once(run, run.metrics, json_lines.read) or []
+        config = self.config(run)
+
+        def read(path: Path) -> list[dict[str, Any]]:
+            tree = {} if config is None else config.model_dump(mode="json")
+            return record.current_rows(json_lines.read(path), tree)
+
+        found = self._once(run, run.metrics, read) or []
         return [
             row for row in found if isinstance(row.get("epoch"), int) and isinstance(row.get("step"), int)
         ]

@@ -224,7 +224,7 @@ def _epoch(epoch: int, epochs: int, rng: np.random.Generator, task: str) -> dict
     if task == "classification":
         return row
     score = {"regression": "mae", "segmentation": "dice"}[task]
-    for name in ("accuracy", "val_accuracy", "val_auc"):
+    for name in ("accuracy", "val_accuracy", "val_auc", "val_cross_entropy"):
         del row[name]
     value = 9 - 5 * way if task == "regression" else 0.3 + 0.6 * way
     return {**row, score: float(value), f"val_{score}": float(value + rng.normal(0, 0.01))}
@@ -237,6 +237,7 @@ def _classification_epoch(epoch: int, epochs: int, way: float, rng: np.random.Ge
         "loss": float(0.74 - 0.52 * way + rng.normal(0, 0.02)),
         "accuracy": float(0.52 + 0.42 * way + rng.normal(0, 0.02)),
         "val_loss": float(0.72 - 0.34 * way + 0.06 * way**6 + rng.normal(0, 0.03)),
+        "val_cross_entropy": float(0.74 - 0.34 * way),
         "val_accuracy": float(0.5 + 0.34 * way + rng.normal(0, 0.03)),
         "val_auc": float(min(1.0, 0.52 + 0.4 * way + rng.normal(0, 0.02))),
         "learning_rate": float(5e-4 * (1 + np.cos(np.pi * epoch / epochs))),

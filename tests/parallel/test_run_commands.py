@@ -69,7 +69,8 @@ def test_the_record_says_what_ran_on_which_data(finished):
 
 def test_the_rows_of_metrics_have_the_columns_that_the_report_reads(finished):
     assert rows(finished)[0].keys() == {
-        "epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy", "val_balanced_accuracy", "val_auc",
+        "epoch", "step", "loss", "accuracy", "val_loss", "val_cross_entropy", "val_accuracy",
+        "val_balanced_accuracy", "val_auc",
         "learning_rate", "samples_per_second", "input_wait_s", "seconds", "time", "start",
         "timeline", "slowest_rank", "slowest_ratio", "slowest_part", "energy_j",
     }  # fmt: skip

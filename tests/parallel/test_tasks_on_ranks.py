@@ -81,3 +81,17 @@ def test_figures_are_the_same_on_any_number_of_ranks(finished: Path, launch: Lau
     lines = list(csv.DictReader(of_the_run.splitlines()))
     split = json.loads((finished / "run.json").read_text())["split"]["test"]
     assert sorted(int(line["row"]) for line in lines) == split
+
+
+def test_the_losses_of_two_ranks_are_those_of_one_process(tmp_path: Path, launch: Launch):
+    """Weighted means over all ranks' samples, of shares that weigh differently."""
+    shards = make_shards(tmp_path / "shards", subjects=27, labels=("AD", "NC", "NC"))
+    changes = {"train__epochs": 1, "train__label_smoothing": 0.1, "task__loss": "focal", "model__options": {}}
+    for name, ranks in (("alone", 0), ("both", 2)):
+        config = write_config(tmp_path, shards, name, **changes)
+        done = launch(ranks, "command.py", "train", config)
+        assert done.exit_code == 0, done.err
+    (alone,), (both,) = rows(tmp_path / "alone"), rows(tmp_path / "both")
+    for key in ("loss", "val_loss", "val_cross_entropy", "accuracy"):
+        assert both[key] == pytest.approx(alone[key], rel=1e-4), key
+    assert abs(both["val_loss"] - both["val_cross_entropy"]) > 0.05

@@ -59,6 +59,16 @@ def test_runs_stand_in_the_order_in_which_they_were_asked_for(client, ids):
     assert not {"epoch", "step"} & set(found["metrics"])
 
 
+def test_losses_of_runs_that_train_other_functions_are_not_compared_without_a_word(client, ids, folder):
+    path = folder / "last" / "config.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "task": {"loss": "focal"}}))
+    (warning,) = compared(client, ids["first"], ids[NAME], ids["last"])["warnings"]
+    assert warning == (
+        "loss and val_loss are not one function in these runs: cross entropy with classes weighted equally; "
+        "focal loss (gamma 2) with classes weighted equally. Compare val_cross_entropy."
+    )
+
+
 def test_only_settings_that_differ_are_told_and_figures_have_their_intervals(client, ids):
     found = compared(client, *ids.values())
     assert found["keys"] == ["train.optimizer.learning_rate"]

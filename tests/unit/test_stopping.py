@@ -42,6 +42,7 @@ def test_the_first_ctrl_c_asks_for_a_stop_and_the_second_ends_at_once(capfd):
 def test_losses_fall_and_other_metrics_rise():
     assert improves("val_loss", 0.5, 0.6) and not improves("val_loss", 0.6, 0.5)
     assert improves("val_auc", 0.6, 0.5) and not improves("val_auc", 0.5, 0.6)
+    assert improves("val_cross_entropy", 0.5, 0.6) and not improves("val_cross_entropy", 0.6, 0.5)
     assert improves("mae", 4.0, 5.0) and not improves("val_mae", 5.0, 4.0)
     assert improves("val_dice", 0.9, 0.8) and not improves("val_r2", 0.1, 0.2)
 
@@ -71,6 +72,46 @@ def test_without_early_stopping_the_best_epoch_is_still_known():
     for loss in (1.0, 2.0, 3.0):
         state = state.after({"loss": loss})
     assert state.best == {"loss": 1.0} and not state.exhausted
+
+
+def test_a_run_of_before_goes_on_by_the_function_that_chose_its_epochs_so_far():
+    """Its rows have the cross entropy by its own name: `record.current_rows`."""
+    rows = [{"epoch": 1, "val_cross_entropy": 0.5}]
+    state = Patience("val_loss", limit=2).resumed(rows[0], 1, rows)
+    assert (state.metric, state.best, state.waited) == ("val_cross_entropy", rows[0], 1)
+    worse = {"epoch": 2, "val_loss": 0.1, "val_cross_entropy": 0.6}
+    assert state.after(worse).exhausted and state.after(worse).best == rows[0]
+    # It is known of the next start, too, whose best epoch has both.
+    again = Patience("val_loss", limit=2).resumed(worse, 0, [*rows, worse])
+    assert again.metric == "val_cross_entropy"
+
+
+def test_where_no_function_goes_on_the_best_epoch_is_chosen_anew_unless_training_has_ended():
+    rows = [{"epoch": 1, "cross_entropy": 0.5}]
+    state = Patience("loss", limit=2).resumed(rows[0], 1, rows)
+    assert (state.metric, state.best, state.waited) == ("loss", None, 0)
+    assert state.after({"epoch": 2, "loss": 9.0}).best == {"epoch": 2, "loss": 9.0}
+    ended = Patience("loss", limit=1).resumed(rows[0], 1, rows)
+    assert ended.exhausted and ended.best == rows[0]
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        (
+            Patience("val_loss"),
+            "the best epoch is that of the lowest val_loss (focal loss) on the validation split",
+        ),
+        (
+            Patience("val_auc", 3),
+            "the best epoch is that of the highest val_auc on the validation split; training stops after 3 "
+            "epoch(s) without a better one",
+        ),
+        (Patience("loss"), "the best epoch is that of the lowest loss (focal loss) on the training split"),
+    ],
+)
+def test_it_tells_which_figure_it_follows(state, told):
+    assert state.told("focal loss") == told
 
 
 def test_a_metric_that_does_not_exist_is_named_with_those_that_do():

@@ -11,7 +11,12 @@ import pytest
 
 from trainer import config as configuration
 from trainer import tasks
+from trainer.data.loading import order
+from trainer.data.splits import balance
 from trainer.errors import CohortError, ConfigError
+from trainer.ranks.world import World
+from trainer.strategies.data import DistributedModel
+from trainer.strategies.learner import Setup, Sums, sums_of
 from trainer.tasks.losses import hits, mean_dice
 
 
@@ -110,7 +115,84 @@ def test_the_mean_dice_leaves_out_what_is_in_neither_map():
     maps[0, 0] = 2
     logits = keras.ops.one_hot(maps, 4) * 5.0
     assert float(mean_dice(maps, logits)[0]) == 1.0
-    assert float(mean_dice(np.zeros_like(maps), keras.ops.one_hot(np.zeros_like(maps), 4))[0]) == 1.0
+    assert np.isnan(mean_dice(np.zeros_like(maps), keras.ops.one_hot(np.zeros_like(maps), 4)))
+
+
+LABELS = ("AD", "AD", "NC", "AD", "NC", "AD")
+KINDS = {
+    "cross entropy": "train: {class_weights: false}",
+    "cross entropy with classes weighted equally": "",
+    "cross entropy with classes shown equally often": "data: {shards: s, sampling: balanced}",
+    "focal loss (gamma 3) with labels smoothed by 0.2 and classes weighted equally": (
+        "task: {loss: focal, focal_gamma: 3}\ntrain: {label_smoothing: 0.2}"
+    ),
+    "focal loss (gamma 2)": "task: {loss: focal}\ntrain: {class_weights: false}",
+    "squared error in standard deviations of the training targets": "task: {name: regression}",
+    "Huber loss (delta 0.5) in standard deviations of the training targets": (
+        "task: {name: regression, loss: huber, huber_delta: 0.5}"
+    ),
+    "soft Dice loss plus cross entropy": "task: {name: segmentation}",
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_loss_of_a_split_is_the_function_that_is_trained(name):
+    """An untrained network has the same loss on the same samples, whether they train it or judge it."""
+    given = KINDS[name] if "data:" in KINDS[name] else f"data: {{shards: s}}\n{KINDS[name]}"
+    config = configuration.parse(f"name: a\n{given}")
+    assert config.trained_loss == name
+    volumes = tuple(
+        SimpleNamespace(subject=f"sub-{n}", label=label, age=60.0 + n) for n, label in enumerate(LABELS)
+    )
+    task = tasks.build(config, shard_set(volumes=volumes)).fitted(range(len(LABELS)))
+    random = np.random.default_rng(0)
+    shape = (2, 2, 2, 2) if task.dense else (task.outputs,)
+    outputs = random.normal(60 if task.name == "regression" else 0, 2, (6, *shape)).astype("float32")
+    targets = random.integers(0, 2, (6, 2, 2, 2), np.uint8) if task.dense else task.targets(range(6))
+    x = keras.Input(shape)
+    network = keras.Model(x, keras.layers.Rescaling(1.0)(x))
+    optimizer = keras.optimizers.SGD(0.0)
+    optimizer.build([])
+    learner = DistributedModel(
+        Setup(network, optimizer, World(), task.loss(), task.scores(), class_weights=task.class_weights())
+    )
+    rows = list(range(6))
+    if config.data.sampling == "balanced":
+        rows = list(balance.balanced_rows(rows, targets))
+    for step in range(order.steps_per_epoch(len(rows), 4)):
+        batch = np.resize(rows, 4 * (step + 1))[4 * step :]
+        weights = order.weights(step, 4, len(rows))  # the last batch is filled up
+        if task.class_weights() is not None:
+            weights = weights * task.class_weights()[targets[batch]]
+        learner.train_step(outputs[batch], targets[batch], weights)
+    sums = learner.take_sums()
+    judged = task.metrics(*task.collected(targets, outputs, final=False))
+    assert sums.mean_loss == pytest.approx(judged["loss"], rel=1e-5)
+    if "classes" in name or "focal" in name:
+        assert judged["cross_entropy"] != pytest.approx(judged["loss"], rel=0.01)
+    assert sums.scored == len(rows) and learner.take_sums() == Sums()
+
+
+def test_penalties_of_layers_are_part_of_neither_loss():
+    task = task_of("{name: classification}")
+    features = keras.Input((2,))
+    heavy = keras.layers.Dense(2, kernel_regularizer=keras.regularizers.L2(9.0))
+    network = keras.Model(features, heavy(features))
+    optimizer = keras.optimizers.SGD(0.0)
+    optimizer.build(network.trainable_variables)
+    learner = DistributedModel(Setup(network, optimizer, World(), task.loss(), task.scores()))
+    x, y = np.ones((2, 2), "float32"), np.array([0, 1], np.int32)
+    trained = learner.train_step(x, y, np.ones(2, "float32"))
+    mean = learner.take_sums().mean_loss
+    assert mean == pytest.approx(task.metrics(y, np.asarray(learner.predict(x)))["loss"], rel=1e-5)
+    assert float(trained) == pytest.approx(mean + float(network.losses[0]), rel=1e-5)
+
+
+def test_a_sample_without_a_score_is_left_out_of_its_mean_and_not_of_the_loss():
+    weights = np.array([1.0, 1.5, 0.0])
+    sums = np.asarray(sums_of([1.0, 2.0, 4.0], [np.nan, 0.5, 1.0], [0, 1, 1], weights, [3.0, 0.5]))
+    assert sums.tolist() == [3.0 + 1.0, 3.5, 0.5, 1.0]
+    assert Sums(*sums).mean_score == 0.5 and Sums().mean_score is None
 
 
 def test_a_hit_is_the_largest_logit():

@@ -57,9 +57,9 @@ def test_a_checkpoint_of_format_1_is_refused_for_another_optimizer():
         checkpoint.restore(found.path, *trained(amsgrad=True))
 
 
-def test_what_is_written_today_has_format_2(tmp_path):
+def test_what_is_written_today_has_format_3(tmp_path):
     path = checkpoint.save(tmp_path, Cursor(step=1, steps_per_epoch=1), *trained())
-    assert checkpoint_checks.format_of(path) == checkpoint_checks.FORMAT_VERSION == 2
+    assert checkpoint_checks.format_of(path) == checkpoint_checks.FORMAT_VERSION == 3
 
 
 def test_state_follows_the_name_when_layers_come_in_another_order(tmp_path):

@@ -46,6 +46,7 @@ def test_every_chart_of_the_page_is_beside_it_as_png_and_csv(run):
         "calibration",
         "confusion",
         "learning-curve-loss",
+        "learning-curve-cross-entropy",
         "throughput",
     }
     for name in shown:
@@ -142,6 +143,46 @@ def test_only_curves_that_were_recorded_are_drawn(run):
     assert figures["learning-curve-dice"].table.rows == ((1, 0.4), (2, 0.6))
     assert figures["learning-curve-loss"].table.rows == ((1, 0.5), (2, None))
     assert [words for _, words in figures["learning-curve-dice"].legend] == ["validation"]
+
+
+def test_what_is_not_the_trained_function_has_a_chart_of_its_own(run):
+    epochs = [{"epoch": n, "loss": 0.5, "val_loss": 0.4, "val_cross_entropy": 0.4} for n in (1, 2)]
+    figures = charts_training.learning_curves(epochs, None)
+    assert [figure.name for figure in figures] == ["learning-curve-loss"]  # it is the cross entropy
+    epochs[1]["val_cross_entropy"] = 0.6
+    loss, entropy = charts_training.learning_curves(epochs, None)
+    assert (loss.table.header, entropy.table.header) == (
+        ("epoch", "loss", "val_loss"), ("epoch", "val_cross_entropy")
+    )  # fmt: skip
+
+
+def test_a_run_of_an_earlier_version_shows_no_two_functions_on_one_axis(run):
+    """Its `val_loss` was the cross entropy; with class weights, so was its `loss`."""
+    config = (run / "config.yaml").read_text()
+    path = run / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text(
+        "".join(json.dumps({k: v for k, v in row.items() if k != "val_cross_entropy"}) + "\n" for row in rows)
+    )
+    (figure,) = charts_training.learning_curves(read(run).epochs, None)[:1]
+    assert figure.table.header == ("epoch", "cross_entropy", "val_cross_entropy")
+    assert "the lowest validation cross entropy were kept" in render(read(run)).html
+    (run / "config.yaml").write_text(config.replace("{name: classification}", "{loss: focal}"))
+    (figure,) = charts_training.learning_curves(read(run).epochs, None)[:1]
+    assert figure.table.header == ("epoch", "val_cross_entropy")
+
+
+def test_captions_say_what_is_trained_on_what_and_which_curve_chooses_the_epoch(run):
+    config = (run / "config.yaml").read_text()
+    changes = "train: {optimizer: {ema: 0.9}, label_smoothing: 0.1, "
+    (run / "config.yaml").write_text(config.replace("train: {", changes))
+    loss = next(figure for figure in render(read(run)).figures if figure.name == "learning-curve-loss")
+    assert loss.caption == (
+        "The function that was trained: cross entropy with labels smoothed by 0.1 and classes weighted "
+        "equally; penalties of layers are not in it. Training: mean over an epoch's samples, as the weights "
+        "changed (augmented). Validation: after the epoch, with averaged weights. The best epoch is chosen "
+        "by val_loss."
+    )
 
 
 def test_the_best_epoch_is_marked(run):

@@ -19,7 +19,7 @@ from cingulum.commands.report import report as command
 from trainer import report
 from trainer.errors import RunError
 from trainer.metrics.comparison import auc_difference
-from trainer.report import comparison, comparison_page, crossval_page
+from trainer.report import charts_training, comparison, comparison_page, crossval_page
 from trainer.report.story import read
 
 
@@ -52,9 +52,19 @@ def test_a_comparison_tells_what_differs_and_how_sure_it_is(pair):
     assert "on the same scans: 32 of 32 subjects; interval and p are by subject" in page.html
     assert page.tables["configurations"] == "key,first,second\nmodel.width,16,8\n"
     assert [figure.name for figure in page.figures] == [
-        "auc", "roc", "precision-recall", "learning-curves-loss", "learning-curves-auc"
+        "auc", "roc", "precision-recall", "learning-curves-cross-entropy", "learning-curves-auc"
     ]  # fmt: skip
     assert "different subjects" not in page.html
+
+
+def test_losses_of_runs_share_an_axis_where_they_are_one_function():
+    runs = [(name, [{"epoch": 1, "val_loss": 0.5, "val_mae": 4.0}]) for name in "ab"]
+
+    def drawn(*losses):
+        return [figure.name for figure in charts_training.curves_of_runs(runs, losses)]
+
+    assert drawn("squared error", "squared error") == ["learning-curves-loss", "learning-curves-mae"]
+    assert drawn("squared error", "absolute error") == ["learning-curves-mae"]
 
 
 @pytest.mark.parametrize("task", ["classification", "regression", "segmentation"])

@@ -96,7 +96,7 @@ def _our_block(job: StepJob) -> Callable[[], list[float]]:
 
     def block() -> list[float]:
         seconds = blocks.seconds_of(model, batches)
-        model.epoch_metrics()
+        model.take_sums()
         return seconds
 
     return block

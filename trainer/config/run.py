@@ -115,6 +115,23 @@ class RunConfig(Section):
         return self
 
     @property
+    def trained_loss(self) -> str:
+        """What training minimises, in words that name all that decides the function but the data."""
+        task = self.task
+        if task.name == "regression":
+            names = {"squared": "squared error", "absolute": "absolute error"}
+            name = names.get(task.chosen_loss, f"Huber loss (delta {task.huber_delta:g})")
+            return f"{name} in standard deviations of the training targets"
+        if task.name == "segmentation":
+            return "cross entropy" if task.loss == "cross_entropy" else "soft Dice loss plus cross entropy"
+        name = f"focal loss (gamma {task.focal_gamma:g})" if task.loss == "focal" else "cross entropy"
+        smoothing, equal = self.train.label_smoothing, self.data.sampling == "balanced"
+        parts = [f"labels smoothed by {smoothing:g}"] if smoothing else []
+        if equal or self.train.class_weights:
+            parts.append("classes shown equally often" if equal else "classes weighted equally")
+        return f"{name} with {' and '.join(parts)}" if parts else name
+
+    @property
     def folder(self) -> Path:
         """The run folder."""
         return self.runs / self.name

@@ -82,7 +82,10 @@ class ScheduleConfig(Section):
 class EarlyStoppingConfig(Section):
     """Stop when a metric has not improved; all ranks agree on the epoch."""
 
-    metric: str = Field("val_loss", description="a column of metrics.jsonl")
+    metric: str = Field(
+        "val_loss",
+        description="a column of metrics.jsonl; `val_loss`: what is trained, on the validation split",
+    )
     patience: int = Field(5, ge=1, le=1_000_000, description="epochs without improvement")
     min_delta: float = Field(0.0, ge=0, le=1e9, strict=False, description="smaller changes do not count")
 

@@ -105,7 +105,6 @@ def mean_dice(dice: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the mean over the classes that a scan has, float64 (N,); NaN where it has none.
 
     A scan with no class in either map says nothing of overlap, so means over scans leave it out.
-    `trainer.tasks.losses.mean_dice`, shown while training, counts it as 1: there every sample needs a number.
 
     Args:
         dice: by class, float (N,), NaN where neither map has the class.

@@ -9,11 +9,12 @@ kills them within a second, without grace, so schedulers should send SIGUSR2.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import math
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
@@ -26,7 +27,7 @@ SIGNALS = (signal.SIGUSR2, signal.SIGTERM)
 _ANSWER = b"\nstopping; the state is saved first (Ctrl-C again ends at once)\n"
 
 # Figures that are the better the smaller; all others are the better the larger.
-FALLING = ("loss", "mae")
+FALLING = ("loss", "cross_entropy", "mae")
 
 
 class StopRequest:
@@ -114,8 +115,12 @@ def improves(metric: str, value: float | None, best: float | None, min_delta: fl
         return False
     if best is None:
         return True
-    falls = metric.removeprefix("val_") in FALLING
-    return value < best - min_delta if falls else value > best + min_delta
+    return value < best - min_delta if is_falling(metric) else value > best + min_delta
+
+
+def is_falling(metric: str) -> bool:
+    """Return whether a column of metrics.jsonl is the better the smaller."""
+    return metric.removeprefix("val_") in FALLING
 
 
 def columns(score: str, monitored: Sequence[str]) -> tuple[str, ...]:
@@ -166,21 +171,49 @@ class Patience:
             )
         return cls(config.metric, config.patience, config.min_delta)
 
-    def resumed(self, best: dict[str, Any] | None, waited: int) -> Patience:
-        """Return the same rule with the state of a checkpoint."""
-        return Patience(self.metric, self.limit, self.min_delta, best, waited)
+    def resumed(
+        self, best: dict[str, Any] | None, waited: int, rows: Sequence[Mapping[str, Any]] = ()
+    ) -> Patience:
+        """Return the same rule with the state of a checkpoint.
+
+        A run that was begun when `val_loss` was the cross entropy (see `record.current_rows`) goes on by
+        `val_cross_entropy`. Where no such column goes on, as in a run without validation subjects, the best
+        epoch is chosen anew.
+
+        Args:
+            best: row of the best epoch so far.
+            waited: epochs without improvement since.
+            rows: of all epochs so far.
+        """
+        metric = self.metric
+        if metric == "val_loss" and any(metric not in row for row in rows):
+            metric = "val_cross_entropy"
+        same = dataclasses.replace(self, metric=metric, best=best, waited=waited)
+        if best is None or metric in best or same.exhausted:
+            return same
+        return dataclasses.replace(same, best=None, waited=0)
 
     def after(self, row: dict[str, Any]) -> Patience:
         """Return the state after one more epoch with the metrics `row`."""
         best = None if self.best is None else self.best[self.metric]
         improved = improves(self.metric, row[self.metric], best, self.min_delta)
-        return Patience(
-            self.metric,
-            self.limit,
-            self.min_delta,
-            best=row if improved else self.best,
-            waited=0 if improved else self.waited + 1,
+        return dataclasses.replace(
+            self, best=row if improved else self.best, waited=0 if improved else self.waited + 1
         )
+
+    def told(self, loss: str) -> str:
+        """Return which epoch is the best one and whether training waits for a better one, as a sentence.
+
+        Args:
+            loss: what is trained, in words.
+        """
+        what = f" ({loss}) on" if self.metric.removeprefix("val_") == "loss" else " on"
+        split = "validation" if self.metric.startswith("val_") else "training"
+        order = "lowest" if is_falling(self.metric) else "highest"
+        told = f"the best epoch is that of the {order} {self.metric}{what} the {split} split"
+        if self.limit is None:
+            return told
+        return f"{told}; training stops after {self.limit} epoch(s) without a better one"
 
     @property
     def exhausted(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,8 +14,16 @@ SHARE_TICKS = (0, 0.2, 0.4, 0.6, 0.8, 1)
 Rows = Sequence[Mapping[str, Any]]
 
 # File, heading, axis, whether it is a share, and per column of metrics.jsonl its name in the legend.
+# What is on one axis is one function, but for what the legend names.
 _CURVES: tuple[tuple[str, str, str, bool, dict[str, str]], ...] = (
     ("loss", "Loss", "loss", False, {"loss": "training", "val_loss": "validation"}),
+    (
+        "cross-entropy",
+        "Cross entropy",
+        "cross entropy",
+        False,
+        {"cross_entropy": "training", "val_cross_entropy": "validation"},
+    ),
     (
         "accuracy",
         "Accuracy and AUC",
@@ -27,19 +36,24 @@ _CURVES: tuple[tuple[str, str, str, bool, dict[str, str]], ...] = (
 )
 
 
-def learning_curves(epochs: Rows, best: int | None, unit: str = "") -> list[Figure]:
+def learning_curves(
+    epochs: Rows, best: int | None, unit: str = "", captions: Mapping[str, str] | None = None
+) -> list[Figure]:
     """Return a curve for each metric that metrics.jsonl has, the best epoch marked.
 
     Args:
         epochs: rows of metrics.jsonl.
         best: number of the best epoch, if known.
         unit: of the target of a regression, with a space before it.
+        captions: by file: `loss`, `cross-entropy`, `accuracy`, `error`, `dice`.
     """
     found = []
     for file, heading, label, is_share, columns in _CURVES:
         lines = {column: _points(epochs, column) for column in columns}
         if not any(lines.values()):
             continue
+        if file == "cross-entropy" and _is_same(lines["val_cross_entropy"], _points(epochs, "val_loss")):
+            continue  # it is what is trained
         kinds = {column: f"s{place + 1}" for place, column in enumerate(columns)}
         y_label = f"{label},{unit}" if file == "error" and unit else label
         axes = _frame(list(lines.values()), y_label, is_share)
@@ -51,18 +65,32 @@ def learning_curves(epochs: Rows, best: int | None, unit: str = "") -> list[Figu
         legend = [(kinds[column], words) for column, words in columns.items() if lines[column]]
         kept = [column for column in columns if lines[column]]
         rows = [[row.get("epoch"), *(number(row.get(column)) for column in kept)] for row in epochs]
-        found.append(
-            Figure(f"learning-curve-{file}", heading, axes, table(["epoch", *kept], rows), tuple(legend))
-        )
+        caption = (captions or {}).get(file, "")
+        numbers = table(["epoch", *kept], rows)
+        found.append(Figure(f"learning-curve-{file}", heading, axes, numbers, tuple(legend), caption))
     return found
 
 
-def curves_of_runs(runs: Sequence[tuple[str, Rows]]) -> list[Figure]:
-    """Return the validation curves of several runs over each other; `runs` are (name,
-    rows of metrics.jsonl).
+def _is_same(first: Sequence[Point], second: Sequence[Point]) -> bool:
+    """Whether two columns hold the same numbers, but for rounding."""
+    return len(first) == len(second) and all(
+        math.isclose(one, other, rel_tol=1e-5) for (_, one), (_, other) in zip(first, second, strict=True)
+    )
+
+
+def curves_of_runs(runs: Sequence[tuple[str, Rows]], losses: Sequence[str]) -> list[Figure]:
+    """Return the validation curves of several runs over each other.
+
+    Of classifications the cross entropy, which is one function whatever each run trains.
+
+    Args:
+        runs: name and rows of metrics.jsonl of each.
+        losses: what each run trains, in words; where they differ, their losses do not share an axis.
     """
+    entropies = any("val_cross_entropy" in row for _, rows in runs for row in rows)
     wanted = (
-        ("val_loss", "Validation loss", False),
+        ("val_cross_entropy", "Validation cross entropy", False),
+        *([] if entropies or len(set(losses)) > 1 else [("val_loss", "Validation loss", False)]),
         ("val_auc", "Validation AUC", True),
         ("val_mae", "Validation MAE", False),
         ("val_dice", "Validation Dice", True),
@@ -72,7 +100,7 @@ def curves_of_runs(runs: Sequence[tuple[str, Rows]]) -> list[Figure]:
         lines = [(name, _points(rows, column)) for name, rows in runs]
         if not any(points for _, points in lines):
             continue
-        axes = _frame([points for _, points in lines], heading.split()[-1], is_share)
+        axes = _frame([points for _, points in lines], heading.removeprefix("Validation "), is_share)
         legend, numbers = [], []
         for place, (name, points) in enumerate(lines):
             kind = f"s{1 + place % 6}"
@@ -81,7 +109,7 @@ def curves_of_runs(runs: Sequence[tuple[str, Rows]]) -> list[Figure]:
                 axes.dot(*points[-1], kind, f"{name}, epoch {int(points[-1][0])}: {points[-1][1]:.3f}")
                 legend.append((kind, name))
                 numbers += [(name, int(epoch), value) for epoch, value in points]
-        file = f"learning-curves-{column.removeprefix('val_')}"
+        file = f"learning-curves-{column.removeprefix('val_').replace('_', '-')}"
         found.append(Figure(file, heading, axes, table(["run", "epoch", column], numbers), tuple(legend)))
     return found
 

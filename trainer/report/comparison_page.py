@@ -10,6 +10,7 @@ from trainer.report import charts_classes, charts_training, comparison, facts
 from trainer.report.comparison import Pair
 from trainer.report.figure import Figure, table
 from trainer.report.judgement import Judgement, pair
+from trainer.report.methods_training import trained_loss
 from trainer.report.page import Page, template
 from trainer.report.predictions import Found, Predictions
 from trainer.report.run_page import judge
@@ -141,7 +142,8 @@ def _figures(judged: Sequence[tuple[str, Story, Found]], judgements: dict[str, J
 
 
 def _training(runs: Sequence[tuple[str, Story]]) -> list[Figure]:
-    return charts_training.curves_of_runs([(name, story.epochs) for name, story in runs])
+    losses = [trained_loss(story) or name for name, story in runs]
+    return charts_training.curves_of_runs([(name, story.epochs) for name, story in runs], losses)
 
 
 def _facts(runs: Sequence[tuple[str, Story]]) -> list[tuple[str, list[str]]]:

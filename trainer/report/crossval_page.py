@@ -14,6 +14,7 @@ from trainer.metrics.subjects import TOO_FEW
 from trainer.report import charts_classes, charts_crossval, charts_training, cohort, methods
 from trainer.report.figure import Figure, table
 from trainer.report.judgement import Tile, interval, share
+from trainer.report.methods_training import trained_loss
 from trainer.report.page import Page, template
 from trainer.report.predictions import Predictions
 from trainer.report.story import Story, number, read
@@ -192,8 +193,10 @@ def _figures(runs: Sequence[Run], names: Sequence[str]) -> list[Figure]:
     curves = _curves(runs)
     if curves:
         figures.insert(0, charts_classes.roc(curves))
-    told = [(run.name, run.story.epochs) for run in runs if run.story is not None]
-    figures += charts_training.curves_of_runs(told) if told else []
+    stories = [(run.name, run.story) for run in runs if run.story is not None]
+    losses = [trained_loss(story) or name for name, story in stories]
+    if stories:
+        figures += charts_training.curves_of_runs([(name, s.epochs) for name, s in stories], losses)
     return [figure for figure in figures if figure is not None]
 
 

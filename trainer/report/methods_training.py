@@ -5,20 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from trainer import config as configuration
+from trainer.errors import ConfigError
+from trainer.ranks.stopping import is_falling
 from trainer.report.augmentation import phrases
 from trainer.report.sentences import blank, count, get
 from trainer.report.story import Story, number
 from trainer.run_folder import record
 
 _RULES = {"sgd": "stochastic gradient descent", "adam": "Adam", "adamw": "AdamW"}
-_LOSSES = {
-    "cross_entropy": "cross-entropy",
-    "focal": "the focal loss",
-    "dice_cross_entropy": "the sum of soft Dice and cross-entropy",
-    "squared": "the squared error",
-    "absolute": "the absolute error",
-    "huber": "the Huber loss",
-}
+
+
+def trained_loss(story: Story) -> str | None:
+    """Return what the run trained, in words; None where another version wrote its configuration."""
+    try:
+        return configuration.parse(story.config_text).trained_loss
+    except ConfigError:
+        return None
 
 
 def network(story: Story, settings: dict[str, Any]) -> list[str]:
@@ -56,8 +58,8 @@ def training(story: Story, settings: dict[str, Any]) -> list[str]:
     if not isinstance(optimizer, dict):
         return [f"{blank('training')}."]
     rule, rate = str(optimizer.get("name")), number(optimizer.get("learning_rate"))
-    loss = get(settings, "task.loss") or configuration.LOSSES[story.task.name][0]
-    said = [f"Training minimised {_LOSSES.get(loss, loss)} with {_RULES.get(rule, rule)}"]
+    loss = trained_loss(story) or blank("loss")
+    said = [f"Training minimised the {loss}, by {_RULES.get(rule, rule)}"]
     said[0] += f" (momentum {optimizer.get('momentum')})" if rule == "sgd" else ""
     decay = number(optimizer.get("weight_decay"))
     said[0] += "" if decay is None else f", weight decay {decay:g}"
@@ -73,15 +75,12 @@ def training(story: Story, settings: dict[str, Any]) -> list[str]:
         ("optimizer.global_clip_norm", "The norm of all gradients together was clipped to {}."),
         ("optimizer.clip_value", "Gradients were clipped to ±{}."),
         ("optimizer.ema", "Weights were averaged exponentially (momentum {})."),
-        ("label_smoothing", "Labels were smoothed by {}."),
     ):
         value = get(settings, f"train.{key}")
         if value:
             said.append(words.format(value))
-    if story.task.name == "classification" and get(settings, "train.class_weights"):
+    if "weighted equally" in loss:
         said.append("Classes were weighted by the inverse of their share in the training partition.")
-    if get(settings, "data.sampling") == "balanced":
-        said.append("Every class came equally often in an epoch.")
     precision = get(settings, "train.precision")
     said.append(f"Arithmetic was {precision}." if precision else "")
     said.append(_augmentation(get(settings, "data.augment")))
@@ -115,19 +114,58 @@ def _augmentation(augment: Any) -> str:
     return f"Training images were {', '.join(changes)}."
 
 
+def captions(story: Story, settings: dict[str, Any]) -> dict[str, str]:
+    """Return by learning curve what its lines are, and on what: see `charts_training.learning_curves`."""
+    seen = "Training: mean over an epoch's samples, as the weights changed"
+    augment, patch = get(settings, "data.augment"), get(settings, "data.patch")
+    changed = ["augmented"] if isinstance(augment, dict) and phrases(augment) else []
+    changed += ["patches"] if patch else []
+    seen += f" ({', '.join(changed)})" if changed else ""
+    averaged = ", with averaged weights" if get(settings, "train.optimizer.ema") else ""
+    whole = " on whole volumes" if patch else ""
+    seen += f". Validation: after the epoch{whole}{averaged}."
+    loss = trained_loss(story)
+    by = best_by(story, settings)
+    trained = f"The function that was trained: {loss}; penalties of layers are not in it. " if loss else ""
+    texts = {
+        "loss": trained,
+        "cross-entropy": "Without class weights, label smoothing or focus. ",
+        "accuracy": "",
+        "error": "",
+        "dice": "Volumes in which neither map has a class are left out. ",
+    }
+    return {file: f"{text}{seen} The best epoch is chosen by {by}." for file, text in texts.items()}
+
+
+def best_by(story: Story, settings: dict[str, Any]) -> str:
+    """Return the column of metrics.jsonl by which the best epoch was chosen."""
+    named = story.result.get("best_by")
+    if isinstance(named, str):
+        return named
+    judged = any(key.startswith("val_") for row in story.epochs for key in row)
+    metric = get(settings, "train.early_stopping.metric") or ("val_loss" if judged else "loss")
+    # A run of before `val_loss` was what is trained.
+    if metric == "val_loss" and any("val_loss" not in row for row in story.epochs):
+        return "val_cross_entropy"
+    return str(metric)
+
+
 def selection(story: Story, settings: dict[str, Any]) -> list[str]:
     """Return how the final weights were chosen."""
     stopping = get(settings, "train.early_stopping")
-    metric = stopping.get("metric", "val_loss") if isinstance(stopping, dict) else "val_loss"
+    metric = best_by(story, settings)
     best = get(story.result, "best.epoch")
     chosen = f" (epoch {best} of {story.result.get('epochs', len(story.epochs))})" if best else ""
+    order = "lowest" if is_falling(metric) else "highest"
+    split = "validation" if metric.startswith("val_") else "training"
     word = metric.removeprefix("val_").replace("_", " ")
+    trained = ", which is the function that was trained," if word == "loss" else ""
+    chosen_by = f"The weights of the epoch with the {order} {split} {word}{trained} were"
     why = record.other_epoch(story.result)
-    said = [f"The weights of the epoch with the best validation {word} were kept{chosen}."]
-    if why:
-        said = [f"The weights of the epoch with the best validation {word} were to be kept. {why}"]
+    said = [f"{chosen_by} to be kept. {why}" if why else f"{chosen_by} kept{chosen}."]
     if isinstance(stopping, dict):
-        said.append(f"Training stopped after {stopping.get('patience')} epochs without improvement.")
+        patience = count(stopping.get("patience"), "epoch")
+        said.append(f"Training stopped after {patience} without a better one.")
     if story.judged == "test":
         said.append("The test partition was looked at once, after that choice.")
     elif story.judged == "validation":

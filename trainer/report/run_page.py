@@ -26,6 +26,7 @@ from trainer.report.judge_classes import judge as judge_classes
 from trainer.report.judge_maps import judge as judge_maps
 from trainer.report.judge_values import judge as judge_values
 from trainer.report.judgement import Judgement
+from trainer.report.methods_training import captions
 from trainer.report.page import Page, template
 from trainer.report.placement import Placement
 from trainer.report.predictions import Found, Overlaps, Predictions
@@ -142,8 +143,9 @@ def _state(story: Story) -> str | None:
 def _training_figures(story: Story) -> tuple[Figure, ...]:
     best = story.result.get("best")
     epoch = number(best.get("epoch")) if isinstance(best, dict) else None
+    settings = methods.settings_of(story)
     curves = charts_training.learning_curves(
-        story.epochs, None if epoch is None else int(epoch), story.task.unit
+        story.epochs, None if epoch is None else int(epoch), story.task.unit, captions(story, settings)
     )
     others = (charts_training.throughput(story.epochs), charts_training.learning_rate(story.epochs))
     return (*curves, *(figure for figure in others if figure is not None))

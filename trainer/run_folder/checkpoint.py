@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import keras
 
 __all__ = [
-    "Cursor", "Found", "Owner", "check", "cursor_from", "discard_partial", "find", "least_bytes",
+    "Cursor", "Found", "Owner", "check", "cursor_from", "discard_partial", "find", "format_of", "least_bytes",
     "load_weights", "path_of", "prune", "random_states", "read_cursor", "restore", "run_of", "save",
 ]  # fmt: skip
 
@@ -63,7 +63,7 @@ class Cursor:
         step: updates done.
         steps_per_epoch: updates per epoch.
         rows: the rows of metrics.jsonl so far.
-        sums: loss, right answers and samples of the epoch in progress, over all ranks; zeros at its end.
+        sums: of the epoch in progress: the numbers of `trainer.strategies.learner.Sums`; zeros at its end.
         best: the best epoch's row.
         best_step: the step of that epoch's checkpoint.
         waited: epochs without improvement since.
@@ -74,7 +74,7 @@ class Cursor:
     step: int
     steps_per_epoch: int
     rows: tuple[dict[str, Any], ...] = ()
-    sums: tuple[float, ...] = (0.0, 0.0, 0.0)
+    sums: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
     best: dict[str, Any] | None = None
     best_step: int | None = None
     waited: int = 0

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FORMAT_VERSION = 2
-# Format 1 has the optimizer's variables by position.
-_KNOWN_FORMATS = (1, FORMAT_VERSION)
+FORMAT_VERSION = 3
+# Format 1 has the optimizer's variables by position; in the rows of formats 1 and 2 `val_loss` of a
+# classification is the cross entropy, whatever was trained.
+_KNOWN_FORMATS = (1, 2, FORMAT_VERSION)
 MANIFEST = "manifest.json"
 # Without one of these there is nothing to go on from.
 REQUIRED = ("cursor.json", "model.keras", "optimizer.npz", "rng.npz")

@@ -18,7 +18,7 @@ from trainer.runs import room
 from trainer.runs.predicting import Forecast
 from trainer.runs.session import Session
 from trainer.runs.watching import Reconsidered
-from trainer.strategies.learner import Start
+from trainer.strategies.learner import Start, Sums
 
 
 @dataclass
@@ -184,12 +184,12 @@ class Training(Session):
         self.telemetry.of_servers(self.learner.server_steps())
         self.add_sums()
         self.clock.settle_epoch(max(self.world.allgather_object(self.clock.epoch_step_seconds)))
-        loss, score, samples = self.cursor.sums
+        sums = Sums(*self.cursor.sums)
         row = {
             "epoch": self.cursor.epochs_done,
             "step": self.cursor.step,
-            "loss": loss / samples,
-            self.data.task.score: score / samples,
+            "loss": sums.mean_loss,
+            self.data.task.score: sums.mean_score,
             **self._validate(),
             "learning_rate": float(np.asarray(self.learner.optimizer.learning_rate)),
             "samples_per_second": round(self.clock.epoch_speed, 3),
@@ -207,7 +207,7 @@ class Training(Session):
         self.cursor = dataclasses.replace(
             self.cursor,
             rows=(*self.cursor.rows, row),
-            sums=(0.0, 0.0, 0.0),
+            sums=dataclasses.astuple(Sums()),
             best=self.patience.best,
             best_step=self.cursor.step if improved else self.cursor.best_step,
             waited=self.patience.waited,

@@ -60,6 +60,8 @@ def finish(training: Session, cache: Callable[[], dict[str, Any] | None]) -> dic
             "start": training.start,
             "final": cursor.rows[-1],
             **kept,
+            "best_by": training.patience.metric,
+            "trained_loss": training.config.trained_loss,
             "samples_per_second": round(training.clock.speed, 3),
             "input_wait_share": round(training.clock.input_wait_share, 5),
             "weights_sha256": final_sha256,

@@ -202,9 +202,7 @@ def training_batches(
     """
     rows = epoch_rows(config, data)
     samples = data.samples(rows)
-    if config.train.class_weights and data.task.volume_classes is not None:
-        weights = balance.balanced_weights(np.asarray(samples.targets), len(data.task.volume_classes))
-        samples = dataclasses.replace(samples, class_weights=weights)
+    samples = dataclasses.replace(samples, class_weights=data.task.class_weights())
     stop = config.train.epochs * steps_per_epoch(config, data) if stop_step is None else stop_step
     return pipeline.training_batches(
         samples,
@@ -262,6 +260,7 @@ def prepare(config: RunConfig, world: World, strategy: Strategy) -> Prepared:
         optimizer,
         data.task.loss(),
         data.task.scores(),
+        data.task.class_weights(),
         steps_per_epoch(config, data),
         functools.partial(training_batches, config, data),
     )

@@ -59,7 +59,7 @@ def restore(
         found = checkpoint.find(folder.checkpoints, owner(folder))
         for path, reason in found.skipped:
             reporter.note(f"skipped the checkpoint {path}: {reason}.")
-        end = finished_cursor(folder, patience, steps_per_epoch, config.train.epochs)
+        end = finished_cursor(folder, config, patience, steps_per_epoch)
         if end is not None and (found.path is None or checkpoint.read_cursor(found.path).step < end.step):
             return end
         if found.path is None and folder.result.is_file():
@@ -69,6 +69,8 @@ def restore(
             return begin()
         cursor = checkpoint.restore(found.path, model, optimizer)
         reporter.note(f"resumed from {found.path}")
+        if checkpoint.format_of(found.path) < FIRST_OF_TRAINED_LOSS:
+            cursor = with_current_losses(cursor, config, data.task.score)
         if found.doubt is not None:
             reporter.note(f"warning: {found.path}: {found.doubt}.")
         return cursor
@@ -81,15 +83,15 @@ def restore(
 
 
 def finished_cursor(
-    folder: RunFolder, patience: Patience, steps_per_epoch: int, epochs: int
+    folder: RunFolder, config: RunConfig, patience: Patience, steps_per_epoch: int
 ) -> Cursor | None:
     """Return where a finished run stands by its result and its epochs, without its checkpoints.
 
     Args:
         folder: of the run.
+        config: as given now.
         patience: the rule by which the run ends early, at its start.
         steps_per_epoch: updates per epoch.
-        epochs: of the configuration as given now.
 
     Returns:
         None where there is no result, a file is damaged, or these epochs are not the whole run.
@@ -97,18 +99,25 @@ def finished_cursor(
     try:
         result = record.read_json(folder.result)
         lines = folder.metrics.read_text(encoding="utf-8").splitlines()
-        rows = tuple(json.loads(line) for line in lines)
+        tree = config.model_dump(mode="json")
+        rows = tuple(record.current_rows([json.loads(line) for line in lines], tree))
         step, done = int(result["steps"]), int(result["epochs"])
-        best_step = None
+        patience, best_step = patience.resumed(None, 0, rows), None
         for row in rows:
             patience = patience.after({patience.metric: None, **row})
             if patience.waited == 0:
                 best_step = row["epoch"] * steps_per_epoch
     except (RunError, OSError, ValueError, KeyError, TypeError):
         return None
-    if done != len(rows) or step != done * steps_per_epoch or not (done >= epochs or patience.exhausted):
+    if (
+        done != len(rows)
+        or step != done * steps_per_epoch
+        or not (done >= config.train.epochs or patience.exhausted)
+    ):
         return None
-    return Cursor(step, steps_per_epoch, rows, (0.0, 0.0, 0.0), patience.best, best_step, patience.waited)
+    return Cursor(
+        step, steps_per_epoch, rows, best=patience.best, best_step=best_step, waited=patience.waited
+    )
 
 
 @dataclass(frozen=True)
@@ -187,6 +196,30 @@ def weights_of(path: Path) -> Path:
     """Return the file of a checkpoint that a run keeps: averaged weights, where there are such."""
     averaged = path / "averaged.keras"
     return averaged if averaged.is_file() else path / "model.keras"
+
+
+# Of checkpoints: the first format whose `val_loss` is what is trained.
+FIRST_OF_TRAINED_LOSS = 3
+
+
+def with_current_losses(cursor: Cursor, config: RunConfig, score: str) -> Cursor:
+    """Return the cursor of an earlier format with today's names of losses: see `record.current_rows`.
+
+    What the epoch in progress has summed up of another function is left out: its mean is that of the rest.
+
+    Args:
+        cursor: whose `sums` are of losses, of scores, and a number of samples.
+        config: of the run.
+        score: name of the task's score.
+    """
+    tree = config.model_dump(mode="json")
+    losses, scores, samples = cursor.sums
+    named = record.current_rows([{"loss": losses, score: scores}], tree, earlier=True)[0]
+    sums = [losses, samples] if "loss" in named else [0.0, 0.0]
+    sums += [scores, samples] if score in named else [0.0, 0.0]
+    rows = record.current_rows(cursor.rows, tree, earlier=True)
+    best = None if cursor.best is None else record.current_rows([cursor.best], tree, earlier=True)[0]
+    return dataclasses.replace(cursor, sums=tuple(sums), rows=tuple(rows), best=best)
 
 
 def check_data(folder: RunFolder, data: Data) -> None:

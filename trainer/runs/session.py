@@ -22,7 +22,7 @@ from trainer.runs.preparation import Data
 from trainer.runs.watching import Watch
 from trainer.strategies.base import Plan, Strategy
 from trainer.strategies.guards import check_finite
-from trainer.strategies.learner import Learner, Predictions
+from trainer.strategies.learner import Learner, Predictions, Sums
 from trainer.telemetry.recorder import Recorder
 
 
@@ -153,10 +153,5 @@ class Session:
 
     def add_sums(self) -> None:
         """Add what all ranks have seen since the last time to the cursor's sums; a collective."""
-        in_epoch = (self.cursor.step - 1) % self.cursor.steps_per_epoch + 1
-        samples = float(self.samples_before(in_epoch))
-        loss, score, before = self.cursor.sums
-        means = self.learner.epoch_metrics()
-        new = samples - before
-        sums = (loss + means["loss"] * new, score + means["score"] * new, samples)
-        self.cursor = dataclasses.replace(self.cursor, sums=sums)
+        sums = Sums(*self.cursor.sums) + self.learner.take_sums()
+        self.cursor = dataclasses.replace(self.cursor, sums=dataclasses.astuple(sums))

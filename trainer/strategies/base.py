@@ -28,6 +28,7 @@ from trainer.strategies.learner import Learner, Setup
 
 if TYPE_CHECKING:
     import keras
+    import numpy as np
     from typing_extensions import Self
 
     from trainer.ranks.world import World
@@ -150,6 +151,7 @@ class Prepared:
         optimizer: built, not yet divided.
         loss: per-sample loss.
         score: a figure per sample, for people.
+        class_weights: what a sample of each class counts in the loss, float32; None: 1.
         steps_per_epoch: updates per epoch.
         batches: from a `Share` and a first step to micro-batches: see `preparation.training_batches`.
     """
@@ -158,6 +160,7 @@ class Prepared:
     optimizer: keras.Optimizer
     loss: PerSample
     score: PerSample
+    class_weights: np.ndarray | None
     steps_per_epoch: int
     batches: Callable[..., Iterable[Any]]
 

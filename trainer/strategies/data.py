@@ -17,7 +17,7 @@ from trainer.ranks.world import World
 from trainer.strategies.distributed_optimizer import is_distributed, share_accumulated, trust
 from trainer.strategies.draws import Draws, Samples
 from trainer.strategies.guards import average_statistics, check_divergence
-from trainer.strategies.learner import Collected, Learner, Predictions, Setup, evaluated
+from trainer.strategies.learner import Collected, Learner, Predictions, Setup, Sums, evaluated, sums_of
 from trainer.tasks.losses import cross_entropy, hits
 from trainer.telemetry.timeline import Timeline
 
@@ -85,12 +85,13 @@ class DistributedModel(Learner):
         self.model, self.optimizer, self.world = setup.model, setup.optimizer, setup.world
         self._loss, self._score = setup.loss or cross_entropy(), setup.score or hits
         self._timeline = setup.timeline or Timeline(enabled=False)
+        self._class_weights = setup.class_weights
         self._draws, self._accumulation = Draws(setup.model, setup.seed), setup.accumulation
         self._done = setup.micro_batches_done
         if self.world.size * self._accumulation > 1:
             agree(self.world, self._draws.check)
-        # Sums over this rank's samples since the last `epoch_metrics`: loss, score, samples.
-        self._sums = tf.Variable(tf.zeros(3, tf.float64), trainable=False)
+        # Over this rank's samples since the last `take_sums`: see `Sums`.
+        self._sums = tf.Variable(tf.zeros(4, tf.float64), trainable=False)
         self._train = tf.function(self._train_step, reduce_retracing=True, autograph=False)
         self._forward = tf.function(self._forward_step, reduce_retracing=True, autograph=False)
 
@@ -113,16 +114,14 @@ class DistributedModel(Learner):
         self._timeline.add(marks)
         return mean
 
-    def epoch_metrics(self) -> dict[str, float]:
-        """Return mean `loss` and `score` of all samples on all ranks since the last call; a collective.
+    def take_sums(self) -> Sums:
+        """Return the sums over all samples on all ranks since the last call; a collective.
 
-        Sums and counts are added over ranks, not averages averaged. Samples of weight 0 do not count, and
-        class weights do not either, so that the loss compares with the validation loss.
+        Sums and weights are added over ranks, not averages averaged. Samples of weight 0 do not count.
         """
-        loss, score, samples = self.world.allreduce(self._sums.value(), "sum", name="metrics").numpy()
-        self._sums.assign(tf.zeros(3, tf.float64))
-        samples = max(samples, 1.0)
-        return {"loss": float(loss / samples), "score": float(score / samples)}
+        sums = self.world.allreduce(self._sums.value(), "sum", name="metrics").numpy().tolist()
+        self._sums.assign(tf.zeros(4, tf.float64))
+        return Sums(*sums)
 
     def predict(self, x: Any) -> tf.Tensor:
         """Return the network's outputs, float32 `(b, ...)`, for `x` as in `train_step`; no collective."""
@@ -197,10 +196,7 @@ class DistributedModel(Learner):
             gradients = tape.gradient(scaled, [v.value for v in variables], seed)
         self._timeline.backward_done(gradients)
         self.optimizer.apply(gradients, variables)
-        real = tf.cast(w > 0, losses.dtype)
-        scores = tf.cast(self._score(y, outputs), losses.dtype)
-        sums = tf.stack([tf.reduce_sum(losses * real), tf.reduce_sum(scores * real), tf.reduce_sum(real)])
-        self._sums.assign_add(tf.cast(sums, tf.float64))
+        self._sums.assign_add(sums_of(losses, self._score(y, outputs), y, w, self._class_weights))
         return mean
 
     def _forward_step(self, x: Any) -> tf.Tensor:

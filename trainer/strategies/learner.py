@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -30,6 +31,8 @@ class Setup:
         loss: per-sample loss `(B,)` from targets and outputs; default: cross-entropy of classes and logits.
         score: a figure per sample `(B,)` for people; default: whether the largest logit is right.
         timeline: times the parts of each step; default: nothing is timed.
+        class_weights: float32 (classes,), what a sample of each class counts in the mean of the epoch's loss,
+            as it does in the weights of `train_step`; default: 1.
         seed: of the run, for what layers draw at random.
         step: updates done before; default: as many as the optimizer counts.
     """
@@ -40,6 +43,7 @@ class Setup:
     loss: PerSample | None = None
     score: PerSample | None = None
     timeline: Timeline | None = None
+    class_weights: np.ndarray | None = None
     seed: int = 0
     step: int | None = None
 
@@ -54,6 +58,37 @@ class Setup:
         """Micro-batches before the first one to come."""
         # An optimizer does not count the updates that its loss scale skips.
         return int(self.optimizer.iterations) if self.step is None else self.step * self.accumulation
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What an epoch's loss and score are the means of, over real samples of all ranks.
+
+    Attributes:
+        loss: sum of losses, each times its sample's weight.
+        weight: sum of these weights.
+        score: sum of scores, of the samples that have one.
+        scored: how many have one.
+    """
+
+    loss: float = 0.0
+    weight: float = 0.0
+    score: float = 0.0
+    scored: float = 0.0
+
+    def __add__(self, other: Sums) -> Sums:
+        mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
+        return Sums(*(one + more for one, more in zip(mine, theirs, strict=True)))
+
+    @property
+    def mean_loss(self) -> float | None:
+        """The weighted mean, divided by the sum of the weights; None without samples."""
+        return self.loss / self.weight if self.weight else None
+
+    @property
+    def mean_score(self) -> float | None:
+        """The mean over the samples that have one; None where none has."""
+        return self.score / self.scored if self.scored else None
 
 
 @dataclass(frozen=True)
@@ -134,8 +169,8 @@ class Learner(ABC):
         """
 
     @abstractmethod
-    def epoch_metrics(self) -> dict[str, float]:
-        """Return mean `loss` and `score` of all samples on all ranks since the last call."""
+    def take_sums(self) -> Sums:
+        """Return the sums over all samples on all ranks since the last call."""
 
     @abstractmethod
     def predict(self, x: Any) -> Any:
@@ -249,3 +284,24 @@ def evaluated(
     joined = [gathered(np.concatenate(part), f"evaluation_{i}") for i, part in enumerate(parts)]
     order = np.argsort(joined[0], kind="stable")
     return Predictions(*(part[order] for part in joined))
+
+
+def sums_of(losses: Any, scores: Any, targets: Any, weights: Any, class_weights: Any) -> Any:
+    """Return what a batch adds to an epoch's `Sums`, float64 `(4,)`, in their order; TensorFlow.
+
+    Args:
+        losses: `(b,)`.
+        scores: `(b,)`, NaN for a sample that has none.
+        targets: `(b,)`, or label maps.
+        weights: `(b,)`, of `train_step`; 0 for samples that only fill up a batch. Those of an epoch's last
+            step are larger, so that its mean is that of the real samples: here each counts once.
+        class_weights: `(classes,)`, or None.
+    """
+    import tensorflow as tf
+
+    losses, scores = tf.cast(losses, tf.float64), tf.cast(scores, tf.float64)
+    real = tf.cast(weights > 0, tf.float64)
+    counted = real if class_weights is None else real * tf.gather(tf.cast(class_weights, tf.float64), targets)
+    has_score = real * tf.cast(~tf.math.is_nan(scores), tf.float64)
+    score = tf.where(has_score > 0, scores, 0.0)
+    return tf.stack([tf.reduce_sum(v) for v in (losses * counted, counted, score, has_score)])

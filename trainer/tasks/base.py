@@ -26,6 +26,7 @@ class Task(ABC):
         classes: names of the classes; () for regression.
         score: name of the figure shown beside the loss: a column of metrics.jsonl.
         monitored: figures of the validation split in metrics.jsonl, as val_...; usable for early stopping.
+            `loss` is the one that is trained, on every split.
     """
 
     name: str
@@ -68,9 +69,13 @@ class Task(ABC):
     def loss(self) -> PerSample:
         """Return the loss that is trained on."""
 
+    def class_weights(self) -> np.ndarray | None:
+        """Return what a training sample of each class counts in the loss, float32 (classes,); None: 1."""
+        return None
+
     @abstractmethod
     def scores(self) -> PerSample:
-        """Return the figure `score` of each sample."""
+        """Return the figure `score` of each sample; NaN: it has none, and the mean leaves it out."""
 
     def collected(self, targets: np.ndarray, outputs: np.ndarray, *, final: bool) -> tuple[Any, Any]:
         """Return what evaluation keeps of a batch: targets (B,) and outputs (B, m).
@@ -88,6 +93,8 @@ class Task(ABC):
     ) -> dict[str, Any]:
         """Return `loss` and all figures of a split, from what `collected` kept; JSON, None for unknown.
 
+        `loss` is what is trained, as a mean over the split: each sample counts as much as one of its kind
+        does in an epoch of training. Penalties of layers (regularisers) are no part of it.
         `subjects`: whose scan each is, for intervals; None for none, as within training.
         """
 

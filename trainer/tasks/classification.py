@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from trainer.config import RunConfig
 from trainer.data.shards.shards import ShardSet
+from trainer.data.splits import balance
 from trainer.errors import CohortError
 from trainer.metrics.classification import classification_metrics
 from trainer.tasks import losses
@@ -24,7 +25,13 @@ if TYPE_CHECKING:
 class Classification(Task):
     """Logits `(B, K)` for K classes; the target is a class number.
 
-    The `loss` of a split is the plain cross entropy whatever is trained on, so that runs can be compared.
+    The `loss` of a split is what is trained: classes count in it as they do in training, by their weight or
+    by how often they are shown. `cross_entropy`, in which every sample counts alike, compares runs of
+    different losses.
+
+    Attributes:
+        balanced: what makes classes of unequal size count alike: their weights, or how often they are shown.
+        weights: of each class, of mean 1 over the training split; empty where none is balanced.
     """
 
     classes: tuple[str, ...]
@@ -32,10 +39,12 @@ class Classification(Task):
     kind: str = "cross_entropy"
     label_smoothing: float = 0.0
     focal_gamma: float = 2.0
+    balanced: Literal["weights", "sampling"] | None = None
+    weights: tuple[float, ...] = ()
     name: str = "classification"
     dense: bool = False
     score: str = "accuracy"
-    monitored: tuple[str, ...] = ("loss", "accuracy", "balanced_accuracy", "auc")
+    monitored: tuple[str, ...] = ("loss", "cross_entropy", "accuracy", "balanced_accuracy", "auc")
 
     @classmethod
     def build(cls, config: RunConfig, shards: ShardSet) -> Classification:
@@ -52,12 +61,14 @@ class Classification(Task):
                 "class.",
                 path=shards.path,
             )
+        weighted: Literal["weights"] | None = "weights" if config.train.class_weights else None
         return cls(
             classes,
             tuple(volume.label for volume in shards.volumes),
             kind=config.task.chosen_loss,
             label_smoothing=config.train.label_smoothing,
             focal_gamma=config.task.focal_gamma,
+            balanced="sampling" if config.data.sampling == "balanced" else weighted,
         )
 
     @property
@@ -68,6 +79,17 @@ class Classification(Task):
     def rows(self) -> tuple[int, ...]:
         """Return rows whose label is one of the classes."""
         return tuple(row for row, label in enumerate(self.labels) if label in self.classes)
+
+    def fitted(self, rows: Sequence[int]) -> Classification:
+        """Return the task with the weights of its classes in these rows.
+
+        Raises:
+            ValueError: a class that is to count as much as the others has no row.
+        """
+        if self.balanced is None:
+            return self
+        weights = balance.balanced_weights(self.targets(rows), len(self.classes))
+        return dataclasses.replace(self, weights=tuple(weights.tolist()))
 
     def targets(self, rows: Sequence[int]) -> np.ndarray:
         """Return class numbers, int32 (len(rows),)."""
@@ -80,6 +102,10 @@ class Classification(Task):
             return losses.focal(self.focal_gamma, self.label_smoothing)
         return losses.cross_entropy(self.label_smoothing)
 
+    def class_weights(self) -> np.ndarray | None:
+        """Return the weights that training multiplies; None where classes are shown equally often instead."""
+        return np.array(self.weights, np.float32) if self.weights and self.balanced == "weights" else None
+
     def scores(self) -> PerSample:
         """Return 1 where the largest logit is that of the true class."""
         return losses.hits
@@ -87,10 +113,14 @@ class Classification(Task):
     def metrics(
         self, targets: np.ndarray, outputs: np.ndarray, subjects: Sequence[str] | None = None
     ) -> dict[str, Any]:
-        """Return mean cross entropy and `classification_metrics`."""
-        logarithms = log_softmax(np.asarray(outputs, np.float64))
+        """Return the mean of the trained loss, the plain cross entropy, and `classification_metrics`."""
+        logits = np.asarray(outputs, np.float64)
+        logarithms = log_softmax(logits)
+        counted = np.array(self.weights)[targets] if self.weights else np.ones(len(targets))
+        trained = np.asarray(self.loss()(targets, logits))
         return {
-            "loss": float(-logarithms[np.arange(len(targets)), targets].mean()),
+            "loss": float(counted @ trained / counted.sum()),
+            "cross_entropy": float(-logarithms[np.arange(len(targets)), targets].mean()),
             **classification_metrics(targets, np.exp(logarithms), self.classes, subjects),
         }
 

@@ -184,9 +184,9 @@ def hits(targets: Any, logits: Any) -> Any:
 def mean_dice(targets: Any, logits: Any) -> Any:
     """Return Dice coefficient of the predicted map, mean over the classes but the background (class 0).
 
-    Of label maps `(B, D, H, W)` and logits `(B, D, H, W, K)`. Classes that are in neither do not count; 1
-    where there are none at all, since rightly finding nothing is no failure, and the mean of an epoch must
-    stay finite. `trainer.metrics.segmentation.mean_dice`, of an evaluation, leaves such volumes out instead.
+    Of label maps `(B, D, H, W)` and logits `(B, D, H, W, K)`. Classes that are in neither do not count; NaN
+    where there are none at all: that says nothing of overlap, and the mean of an epoch leaves it out, as
+    `trainer.metrics.segmentation.mean_dice` does in an evaluation.
     """
     classes = logits.shape[-1] - 1
     predicted = tf.one_hot(tf.argmax(logits, -1, tf.int32) - 1, classes)
@@ -196,4 +196,4 @@ def mean_dice(targets: Any, logits: Any) -> Any:
     there = tf.cast(both > 0, tf.float32)
     dice = tf.math.divide_no_nan(2 * tf.reduce_sum(predicted * true, space), both)
     counted = tf.reduce_sum(there, -1)
-    return tf.where(counted > 0, tf.math.divide_no_nan(tf.reduce_sum(dice, -1), counted), 1.0)
+    return tf.where(counted > 0, tf.math.divide_no_nan(tf.reduce_sum(dice, -1), counted), np.nan)

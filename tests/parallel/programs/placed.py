@@ -115,12 +115,12 @@ def divided(case: Case, world: World, ranks: int) -> tuple[dict[str, np.ndarray]
     seen = plan.evaluation_share(world.rank)
     learner.check()
     whole = np.sum(world.allgather_object(losses), axis=0)
-    metrics = learner.epoch_metrics()
+    sums = learner.take_sums()
     with learner.averaged_weights():
         outputs = learner.predict(one_or_all(taken(seen, placed_cases.evaluated(model))))
     found = placed_cases.state(learner.gather(), optimizer)
     learner.close()
-    found |= {"losses": whole, "mean loss": np.array(metrics["loss"])}
+    found |= {"losses": whole, "mean loss": np.array(sums.mean_loss)}
     if len(model.outputs) == 1:
         found["outputs"] = np.asarray(outputs)
     return found, crossed

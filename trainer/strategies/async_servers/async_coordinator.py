@@ -38,14 +38,16 @@ class Update:
         worker: who computed it.
         step: its number in the global order.
         loss: mean weighted loss of its batch.
-        sums: of losses, scores and samples, for the epoch's metrics.
+        sums: the numbers of `Sums`, for the epoch's metrics.
+        samples: real ones in its batch.
         staleness: see `staleness`.
     """
 
     worker: int
     step: int
     loss: float
-    sums: tuple[float, float, float]
+    sums: tuple[float, ...]
+    samples: int
     staleness: int
 
 
@@ -234,7 +236,7 @@ class Coordinator:
     def _push(self, worker: int, array: np.ndarray) -> Update:
         if self._shard is None or worker not in self._computing:
             raise RuntimeError(f"worker {worker} sent an update that it was not asked for")
-        version, loss, *sums = state.header(array)[:5].tolist()
+        version, loss, *sums, samples = state.header(array)[:7].tolist()
         staleness = self._shard.version - self._computing.pop(worker)
         if staleness != self._shard.version - int(version):
             raise RuntimeError(f"worker {worker} computed on version {version}, which it was not given")
@@ -245,7 +247,7 @@ class Coordinator:
         self.updates[worker] += 1
         step = self._tickets.finish(worker)
         self._let_go()
-        return Update(worker, step, loss, (sums[0], sums[1], sums[2]), staleness)
+        return Update(worker, step, loss, tuple(sums), int(samples), staleness)
 
     def _send_tickets(self, worker: int) -> None:
         new = self._tickets.hand_out(worker, self._ahead)

@@ -148,6 +148,7 @@ class Other:
                 config.train.optimizer.global_clip_norm if servers > 1 else None,
                 times.timeline,
                 config.train.seed,
+                prepared.class_weights,
             ),
             Shares(model, servers),
             links,

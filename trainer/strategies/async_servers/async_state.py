@@ -32,7 +32,7 @@ class Tag:
     PULL = tags.of(tags.FREE + 2)
     # server -> worker: header: version; weights
     TAKE = tags.of(tags.FREE + 3)
-    # worker -> server: header: version, loss, sums of loss, score, samples; gradients, differences
+    # worker -> server: header: version, loss, the numbers of `Sums`, samples; gradients, differences
     PUSH = tags.of(tags.FREE + 4)
     # server 0 -> server: int64 per worker: updates to have; give your state then
     COLLECT = tags.of(tags.FREE + 5)

@@ -78,7 +78,7 @@ class AsyncLearner(DistributedModel):
         self._is_collected = False
         self._step += 1
         self._sums.assign_add(tf.constant(found.sums, tf.float64))
-        return Update([found.loss] * self._accumulation, int(found.sums[2]))
+        return Update([found.loss] * self._accumulation, found.samples)
 
     @property
     def is_in_step(self) -> bool:

@@ -18,6 +18,7 @@ from trainer.strategies.async_servers import async_state as state
 from trainer.strategies.async_servers.async_state import Shares, Tag
 from trainer.strategies.async_servers.worker_times import WorkerTimes
 from trainer.strategies.draws import Draws, Samples
+from trainer.strategies.learner import sums_of
 from trainer.tasks.base import PerSample
 from trainer.telemetry.timeline import Timeline
 
@@ -72,6 +73,7 @@ class Gradients:
         global_clip_norm: of several servers, each sees a part of the gradient only: its worker clips it.
         timeline: times forward and backward.
         seed: of the run.
+        class_weights: what a sample of each class counts in the mean loss of an epoch; None: 1.
     """
 
     def __init__(
@@ -82,14 +84,16 @@ class Gradients:
         global_clip_norm: float | None,
         timeline: Timeline,
         seed: int = 0,
+        class_weights: np.ndarray | None = None,
     ) -> None:
         self._model, self._loss, self._score = model, loss, score
+        self._class_weights = class_weights
         self._timeline = timeline
         self._clip, self._draws = global_clip_norm, Draws(model, seed)
         self._step = tf.function(self._timed, reduce_retracing=True, autograph=False)
 
     def of(self, batches: list[Batch], step: int = 0) -> tuple[list[np.ndarray], float, np.ndarray]:
-        """Return mean gradients over micro-batches, mean loss, and sums of losses, scores and samples.
+        """Return mean gradients over micro-batches, mean loss, and the numbers of `Sums` and of samples.
 
         Args:
             batches: the micro-batches of an update.
@@ -130,10 +134,9 @@ class Gradients:
         with passing.backward():
             gradients = tape.gradient(mean, variables, seed, unconnected_gradients=zero)
         self._timeline.backward_done(gradients)
-        real = tf.cast(w > 0, tf.float32)
-        scores = self._score(y, outputs)
-        sums = [tf.reduce_sum(losses * real), tf.reduce_sum(scores * real), tf.reduce_sum(real)]
-        return [tf.convert_to_tensor(g) for g in gradients], mean, tf.cast(tf.stack(sums), tf.float64)
+        samples = tf.reduce_sum(tf.cast(w > 0, tf.float64))
+        sums = sums_of(losses, self._score(y, outputs), y, w, self._class_weights)
+        return [tf.convert_to_tensor(g) for g in gradients], mean, tf.concat([sums, [samples]], 0)
 
 
 class Worker:

@@ -19,7 +19,7 @@ from trainer.ranks.exchange import Exchange, naming_who_is_late, open_exchange
 from trainer.ranks.world import World
 from trainer.strategies.base import Share
 from trainer.strategies.draws import Draws, Samples
-from trainer.strategies.learner import Collected, Learner, Predictions, Setup, evaluated
+from trainer.strategies.learner import Collected, Learner, Predictions, Setup, Sums, evaluated, sums_of
 from trainer.strategies.placed import custom_gradients, state
 from trainer.strategies.placed.computing import Drawing
 from trainer.strategies.placed.holdings import Holdings
@@ -50,12 +50,13 @@ class PlacedModel(Learner):
         self._loss, self._score = setup.loss or cross_entropy(), setup.score or hits
         self._timeline = setup.timeline or Timeline(enabled=False)
         self._peak = PeakMemory(state.bytes_beside(self.model, self.optimizer))
-        # Of all ranks, as of the last `epoch_metrics`.
+        # Of all ranks, as of the last `take_sums`.
         self._peaks: list[int | None] = []
         self._layers = {layer.name: layer for layer in self.model.layers}
         self.exchange: Exchange | None = open_exchange(self.world) if self.world.size > 1 else None
-        # Sums over this rank's samples since the last `epoch_metrics`: loss, score, samples.
-        self._sums = tf.Variable(tf.zeros(3, tf.float64), trainable=False)
+        self._class_weights = setup.class_weights
+        # Over this rank's samples since the last `take_sums`: see `Sums`.
+        self._sums = tf.Variable(tf.zeros(4, tf.float64), trainable=False)
         self.waiting = Waiting()
         self._follow(plan)
         self._done = setup.micro_batches_done  # by the optimizer that all ranks have now
@@ -119,14 +120,13 @@ class PlacedModel(Learner):
             self.waiting.arrived(rows)
         return mean
 
-    def epoch_metrics(self) -> dict[str, float]:
-        """Return mean `loss` and `score` of all samples since the last call; a collective."""
+    def take_sums(self) -> Sums:
+        """Return the sums over all samples since the last call; a collective."""
         self._peak.end()
         self._peaks = self.world.allgather_object(self._peak.most)
-        loss, score, samples = self.world.allreduce(self._sums.value(), "sum", name="metrics").numpy()
-        self._sums.assign(tf.zeros(3, tf.float64))
-        samples = max(samples, 1.0)
-        return {"loss": float(loss / samples), "score": float(score / samples)}
+        sums = self.world.allreduce(self._sums.value(), "sum", name="metrics").numpy().tolist()
+        self._sums.assign(tf.zeros(4, tf.float64))
+        return Sums(*sums)
 
     def predict(self, x: Any) -> Any:
         """Return the network's outputs, float32 `(b, ...)`, on every rank; a collective."""
@@ -262,10 +262,8 @@ class PlacedModel(Learner):
             mine, output = of(box, micro), self._first(outputs)
             losses = self._loss(y[mine], output)
             means.append(mean(losses, mine))
-            real = tf.cast(w[mine] > 0, losses.dtype)
-            scores = tf.cast(self._score(y[mine], output), losses.dtype)
-            sums = [tf.reduce_sum(losses * real), tf.reduce_sum(scores * real), tf.reduce_sum(real)]
-            self._sums.assign_add(tf.cast(tf.stack(sums), tf.float64))
+            scores = self._score(y[mine], output)
+            self._sums.assign_add(sums_of(losses, scores, y[mine], w[mine], self._class_weights))
             return means[-1]
 
         def objective(box: Box, outputs: list[Any], micro: int) -> Any:
