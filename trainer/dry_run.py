@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import keras
@@ -17,9 +18,10 @@ from trainer.ranks.watchdog import no_beat
 from trainer.ranks.world import World
 from trainer.run_folder import checkpoint
 from trainer.run_folder.record import RunFolder
+from trainer.run_folder.run_record import owner
 from trainer.runs import preparation, restoring, starting
 from trainer.runs.preparation import Data
-from trainer.strategies import registry
+from trainer.strategies import registry, schedule
 from trainer.strategies.base import Plan, Share, Strategy
 
 # What ranks need, by names for people: attributes of `Memory`.
@@ -59,10 +61,33 @@ def describe(
         "steps_per_epoch": per_epoch,
         "steps": per_epoch * config.train.epochs,
         "trains": config.trained_loss,
+        **_rates(folder, config, optimizer, world),
         "augmentation": active(config.data.augment.model_dump(mode="json")),
         **({"chosen": watch.choice.told()} if watch else {}),
         **plan.tree(),
         "memory_mib_per_rank": {name: _mib(size) for name, size in memory.items()},
+    }
+
+
+def _rates(folder: RunFolder, config: RunConfig, optimizer: keras.Optimizer, world: World) -> dict[str, Any]:
+    """Return where a run would go on, and its rate before and after; a collective."""
+
+    def read() -> dict[str, Any] | None:
+        newest = checkpoint.find(folder.checkpoints, owner(folder)).path
+        if newest is None:
+            return None
+        return dataclasses.asdict(restoring.with_length(checkpoint.read_cursor(newest), folder))
+
+    fields = world.broadcast_object(agree(world, read if world.is_main else lambda: None))
+    rule = schedule.schedule_of(optimizer)
+    if fields is None or rule is None or not fields["step"]:
+        return {}
+    cursor, told = restoring.lengthened(checkpoint.cursor_from(fields), config, optimizer)
+    return {
+        "resumes_after_step": cursor.step,
+        "rate_before": rule.at(cursor.step - 1),
+        "rate_after": rule.at(cursor.step),
+        **({"lengthened": told} if told else {}),
     }
 
 

@@ -152,6 +152,11 @@ def _train(
             telemetry, watch=watch,
         )  # fmt: skip
         training.replan()  # the plan of `prepare` is that of the first update
+        if patience.exhausted and cursor.step < training.last_step:
+            reporter.note(
+                f"early stopping has ended this run after epoch {cursor.epochs_done}; train.epochs does not "
+                "make it longer."
+            )
         if training.is_done and world.any(world.is_main and folder.result.is_file()):
             return outcome.complete(training)
 

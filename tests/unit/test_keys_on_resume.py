@@ -119,4 +119,6 @@ def test_what_may_grow_may_not_shrink():
 )  # fmt: skip
 def test_what_decides_the_weights_may_not_change(section):
     within = [key for key in MARKS if key.startswith(f"{section}.")]
+    if section == "train.schedule":
+        within.remove("train.schedule.extend")  # of epochs that are not trained yet
     assert within and not any(MARKS[key] for key in within)

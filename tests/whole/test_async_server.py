@@ -14,6 +14,7 @@ from trainer.strategies.async_servers.async_state import Shares
 from trainer.strategies.async_servers.async_worker import Gradients
 from trainer.strategies.data import DistributedModel
 from trainer.strategies.learner import Setup
+from trainer.strategies.schedule import RunSchedule, schedule_of
 from trainer.tasks.losses import cross_entropy, hits
 from trainer.telemetry.timeline import Timeline
 
@@ -96,6 +97,25 @@ def test_a_global_norm_is_clipped_where_the_whole_gradient_is():
     clipped, *_ = Gradients(network(), cross_entropy(), hits, float(norm) / 4, untimed()).of([batch])
     for small, large in zip(clipped, whole, strict=True):
         np.testing.assert_allclose(4 * small, large, rtol=1e-4, atol=1e-7)
+
+
+def test_a_further_server_learns_from_server_0_by_which_cycles_the_rate_goes():
+    """It reads the configuration alone, and that of a run that was made longer does not tell them."""
+
+    def held(cycles):
+        model = network()
+        rule = RunSchedule("cosine", 0.1, steps_per_epoch=2, cycles=cycles)
+        own = keras.optimizers.SGD(rule, momentum=0.9)
+        own.build(model.trainable_variables)
+        return Held(model, own, Shares(model, 2), 1), own
+
+    main, first = held([(0, 3), (3, 2)])
+    further, second = held([(0, 5)])
+    first.variables[0].assign(6)
+    further.restore(main.save())
+    assert schedule_of(second).cycles == [(0, 3), (3, 2)]
+    assert float(second.learning_rate) == float(first.learning_rate) == pytest.approx(0.1)
+    np.testing.assert_array_equal(further.save(), main.save())
 
 
 def test_more_servers_than_variables_are_refused():

@@ -56,7 +56,15 @@ class OptimizerConfig(Section):
 
 
 class ScheduleConfig(Section):
-    """The learning rate over time (scaling and warm-up: Goyal et al., arXiv 1706.02677, section 2)."""
+    """The learning rate over time (scaling and warm-up: Goyal et al., arXiv 1706.02677, section 2).
+
+    With `--resume train.epochs=N` for a larger N, every update that the run was to have so far keeps its
+    rate. `extend: tail`: under `cosine` the added epochs have the rate of the last of these updates, which is
+    a little above `final`; `constant` and `step` do not depend on the number of epochs, and go on as they are
+    written. `extend: restart`: the added epochs are a cycle of their own, the rates of a run of so many
+    epochs, warm-up included; `step_epochs` count from its beginning. Both follow from the epochs that the run
+    was to have each time that it was made longer, so that it can be done again. N cannot be smaller.
+    """
 
     name: Literal["constant", "cosine", "step"] = Field(
         "cosine", description="how the rate falls after the warm-up"
@@ -77,6 +85,10 @@ class ScheduleConfig(Section):
         (), strict=False, description="step: epochs after which the rate falls"
     )
     step_factor: float = Field(0.1, gt=0, le=1, strict=False, description="step: factor of each fall")
+    extend: Literal["tail", "restart"] = may_change(
+        "tail",
+        description="epochs that `--resume train.epochs=` adds: at the last rate, or a new cycle",
+    )
 
 
 class EarlyStoppingConfig(Section):

@@ -65,6 +65,7 @@ def training(story: Story, settings: dict[str, Any]) -> list[str]:
     said[0] += "" if decay is None else f", weight decay {decay:g}"
     said[0] += "." if rate is None else f", at a learning rate of {rate:g}."
     said.append(_schedule(get(settings, "train.schedule")))
+    said += _added(story, get(settings, "train.schedule.name"))
     batch, epochs = get(settings, "train.global_batch"), story.result.get("epochs", len(story.epochs))
     ranks, steps = story.facts.world_size, story.result.get("steps")
     over = f" over all {count(ranks, 'rank')}" if ranks else ""
@@ -105,6 +106,22 @@ def _schedule(schedule: Any) -> str:
     return f"The rate {parts}.{scaled}" if parts else ""
 
 
+def _added(story: Story, kind: Any) -> list[str]:
+    """How the rate went on in epochs that were added to the run."""
+    cycles = story.facts.cycles
+    if not cycles:
+        return []
+    trained = number(story.result.get("epochs"))
+    ends = [begin for begin, _ in cycles[1:]] + [len(story.epochs) if trained is None else int(trained)]
+    told = []
+    for (begin, epochs), end in zip(cycles, ends, strict=True):
+        if begin:
+            told.append(f"It began anew after epoch {begin}, over {count(epochs, 'epoch')}.")
+        if kind == "cosine" and end > begin + epochs:
+            told.append(f"Epochs {begin + epochs + 1} to {end} were added, at its last rate.")
+    return told
+
+
 def _augmentation(augment: Any) -> str:
     if not isinstance(augment, dict):
         return ""
@@ -120,6 +137,7 @@ def captions(story: Story, settings: dict[str, Any]) -> dict[str, str]:
     augment, patch = get(settings, "data.augment"), get(settings, "data.patch")
     changed = ["augmented"] if isinstance(augment, dict) and phrases(augment) else []
     changed += ["patches"] if patch else []
+    changed += ["with dropout"] if get(settings, "model.options.dropout") else []
     seen += f" ({', '.join(changed)})" if changed else ""
     averaged = ", with averaged weights" if get(settings, "train.optimizer.ema") else ""
     whole = " on whole volumes" if patch else ""

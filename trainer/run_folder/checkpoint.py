@@ -69,6 +69,8 @@ class Cursor:
         waited: epochs without improvement since.
         timed: samples, and the seconds that their steps took, over the whole run.
         world_size: ranks that wrote it; another number may go on.
+        epochs: that the run is to have; 0 in files of formats 1 and 2.
+        cycles: of the schedule, in epochs: where each begins and how many it has (`schedule.extended`).
     """
 
     step: int
@@ -80,6 +82,8 @@ class Cursor:
     waited: int = 0
     timed: tuple[float, ...] = (0.0, 0.0)
     world_size: int = 1
+    epochs: int = 0
+    cycles: tuple[tuple[int, int], ...] = ()
 
     @property
     def epochs_done(self) -> int:
@@ -191,7 +195,9 @@ def read_cursor(path: Path) -> Cursor:
 
 def cursor_from(fields: dict[str, Any]) -> Cursor:
     """Return a cursor from its JSON object."""
-    return Cursor(**{**fields, **{key: tuple(fields[key]) for key in ("rows", "sums", "timed")}})
+    lists = {key: tuple(fields[key]) for key in ("rows", "sums", "timed")}
+    cycles = tuple((int(begin), int(epochs)) for begin, epochs in fields.get("cycles", ()))
+    return Cursor(**{**fields, **lists, "cycles": cycles})
 
 
 def restore(path: Path, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> Cursor:

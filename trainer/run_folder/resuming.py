@@ -97,8 +97,10 @@ def check_resumable(stored: RunConfig, given: RunConfig) -> None:
         if not (configuration.on_resume(key) == "may grow" and new > old)
     }
     if differing:
+        shorter = "; a run may be made longer, not shorter: its schedule would be cut off at a high rate"
+        told = record.changes(differing) + (shorter if "train.epochs" in differing else "")
         raise RunError(
-            f"{given.folder}: was started with another configuration: {record.changes(differing)}.",
+            f"{given.folder}: was started with another configuration: {told}.",
             cure=f"{cure(RunFolder(given.folder))} (or choose another name: name=...)",
             path=given.folder,
         )

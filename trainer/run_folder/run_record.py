@@ -114,6 +114,7 @@ class RunRecord(_Part):
     started: str | None = None
     finished: str | None = None
     resumed_from: list[Resumption] = []
+    cycles: list[tuple[int, int]] = []
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from trainer.run_folder.record import RunFolder
 from trainer.run_folder.run_record import RunRecord, owner
 from trainer.runs import preparation
 from trainer.runs.preparation import Data
+from trainer.strategies import schedule
 from trainer.strategies.data import averaged_weights
 from trainer.strategies.learner import Learner
 
@@ -71,6 +72,7 @@ def restore(
         reporter.note(f"resumed from {found.path}")
         if checkpoint.format_of(found.path) < FIRST_OF_TRAINED_LOSS:
             cursor = with_current_losses(cursor, config, data.task.score)
+        cursor = with_length(cursor, folder)
         if found.doubt is not None:
             reporter.note(f"warning: {found.path}: {found.doubt}.")
         return cursor
@@ -79,7 +81,11 @@ def restore(
     for variable in checkpoint.random_states(model):
         variable.assign(world.broadcast(variable.numpy()))
     fields = world.broadcast_object(dataclasses.asdict(cursor) if cursor else None)
-    return checkpoint.cursor_from(fields)
+    cursor = checkpoint.cursor_from(fields)
+    cursor, told = lengthened(cursor, config, optimizer)
+    if told:
+        reporter.note(told)
+    return cursor
 
 
 def finished_cursor(
@@ -220,6 +226,51 @@ def with_current_losses(cursor: Cursor, config: RunConfig, score: str) -> Cursor
     rows = record.current_rows(cursor.rows, tree, earlier=True)
     best = None if cursor.best is None else record.current_rows([cursor.best], tree, earlier=True)[0]
     return dataclasses.replace(cursor, sums=tuple(sums), rows=tuple(rows), best=best)
+
+
+def with_length(cursor: Cursor, folder: RunFolder) -> Cursor:
+    """Return a cursor that knows its run's epochs and cycles; those of an earlier format do not.
+
+    Raises:
+        RunError: config.yaml or run.json is damaged.
+    """
+    if cursor.epochs:
+        return cursor
+    recorded = RunRecord.read(folder.run).cycles if folder.run.is_file() else []
+    # A cycle that a start added, which was killed before it saved, has not begun.
+    begun = [cycle for cycle in recorded if cycle[0] * cursor.steps_per_epoch < max(1, cursor.step)]
+    cycles = begun or [(0, record.load_config(folder).train.epochs)]
+    return dataclasses.replace(cursor, epochs=sum(cycles[-1]), cycles=tuple(cycles))
+
+
+def lengthened(cursor: Cursor, config: RunConfig, optimizer: keras.Optimizer) -> tuple[Cursor, str | None]:
+    """Return the cursor of a run of `train.epochs`, and what to tell of its rate where the run has grown.
+
+    The optimizer's schedule follows the cursor's cycles. No collective: every rank comes to the same.
+    """
+    step, now = cursor.step, config.train.epochs
+    before = cursor.epochs if step else 0
+    cycles = schedule.extended(cursor.cycles, before, now, config.train.schedule.extend)
+    longer = dataclasses.replace(cursor, epochs=now, cycles=cycles)
+    rule = schedule.schedule_of(optimizer)
+    if rule is not None:
+        rule.cycles = list(cycles)
+    if rule is None or not 0 < before < now:
+        return longer, None
+    is_one = now == before + 1
+    added = f"epoch {now}" if is_one else f"epochs {before + 1} to {now}"
+    if config.train.schedule.extend == "restart":
+        what = f"{added} {'is' if is_one else 'are'} a new cycle of the schedule, up to {rule.peak:.3g}"
+    elif config.train.schedule.name == "cosine":
+        last = rule.at(now * cursor.steps_per_epoch - 1)
+        what = f"{added} {'has' if is_one else 'have'} the last rate of the schedule, {last:.3g}"
+    else:
+        what = f"{added} {'goes' if is_one else 'go'} on by the schedule, which does not depend on the length"
+    return longer, (
+        f"train.epochs was {before} and is {now}: {what} (train.schedule.extend="
+        f"{config.train.schedule.extend}); the rate was {rule.at(step - 1):.3g} in update {step} and is "
+        f"{rule.at(step):.3g} in update {step + 1}."
+    )
 
 
 def check_data(folder: RunFolder, data: Data) -> None:

@@ -148,15 +148,19 @@ def open_folder(
         The run's identity: the one that it has, else a new one.
     """
     folder.discard_partial()
+    before = RunRecord.read(folder.run) if folder.run.is_file() else None
+    if before is not None and not before.cycles:
+        # Before config.yaml has another number of epochs: an earlier version's checkpoint does not tell it.
+        before.model_copy(update={"cycles": list(cursor.cycles)}).write(folder.run)
     # First: with a configuration it is a run folder, and can be resumed from here on.
     folder.write_config(config)
-    before = RunRecord.read(folder.run) if folder.run.is_file() else None
     again = Resumption(step=cursor.step, time=record.now(), start=start)
     run_id = (before and before.id) or _id_of_checkpoint(folder, cursor) or secrets.token_hex(8)
     known = {
         "id": run_id,
         "started": (before and before.started) or record.now(),
         "resumed_from": [*before.resumed_from, again] if before else [],
+        "cycles": list(cursor.cycles),
     }
     ran.model_copy(update=known).write(folder.run)
     record.write_json(folder.plan, plan)

@@ -7,7 +7,8 @@ sections 2.1 and 2.2.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import keras
 
@@ -20,6 +21,30 @@ def peak(schedule: ScheduleConfig, optimizer: OptimizerConfig, global_batch: int
     return optimizer.learning_rate * {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[schedule.scale]
 
 
+# Cycles of a run's schedule, in epochs: where each begins, and how many it has.
+Cycles = Sequence[tuple[int, int]]
+
+
+def extended(
+    cycles: Cycles, epochs: int, longer: int, extend: Literal["tail", "restart"]
+) -> tuple[tuple[int, int], ...]:
+    """Return the cycles of a run that is made longer; those that it has stay as they are.
+
+    A tail adds none: after its last cycle the schedule stays at that cycle's last rate. A restart adds one
+    over the epochs that are new, with a warm-up of its own.
+
+    Args:
+        cycles: of the run so far.
+        epochs: that it was to have so far; 0 before it has begun.
+        longer: epochs that it is to have now.
+        extend: what the new ones are.
+    """
+    if not epochs:
+        return ((0, longer),)
+    added = [(epochs, longer - epochs)] if extend == "restart" and longer > epochs else []
+    return (*cycles, *added)
+
+
 def learning_rate(
     schedule: ScheduleConfig,
     optimizer: OptimizerConfig,
@@ -28,6 +53,7 @@ def learning_rate(
     epochs: int,
     *,
     accumulation: int = 1,
+    cycles: Cycles | None = None,
 ) -> RunSchedule:
     """Return the schedule: the rate at every step of a run.
 
@@ -38,12 +64,14 @@ def learning_rate(
         steps_per_epoch: updates per epoch.
         epochs: epochs of the whole run.
         accumulation: micro-batches per update: Keras asks for the rate by number of micro-batch.
+        cycles: of a run that was made longer; default: one over all epochs.
     """
     return RunSchedule(
         schedule.name,
         peak(schedule, optimizer, global_batch),
+        steps_per_epoch=steps_per_epoch,
+        cycles=[(0, epochs)] if cycles is None else cycles,
         warmup_steps=round(schedule.warmup_epochs * steps_per_epoch),
-        total_steps=steps_per_epoch * epochs,
         final=schedule.final,
         drop_steps=[epoch * steps_per_epoch for epoch in schedule.step_epochs],
         drop_factor=schedule.step_factor,
@@ -51,12 +79,22 @@ def learning_rate(
     )
 
 
+def schedule_of(optimizer: keras.Optimizer) -> RunSchedule | None:
+    """Return the schedule of an optimizer that `optimizers.build` made; None for another one's."""
+    inner: Any = getattr(optimizer, "inner_optimizer", optimizer)
+    return inner._learning_rate if isinstance(inner._learning_rate, RunSchedule) else None
+
+
 @keras.saving.register_keras_serializable("cingulum")
 class RunSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warm-up to `peak` over `warmup_steps` updates, then `constant`, `cosine` or `step`.
+    """In each cycle a linear warm-up to `peak` over `warmup_steps` updates, then what `kind` says.
 
-    Update s (from 0) of the warm-up has the rate peak * (s + 1) / warmup_steps. A cosine reaches
-    final * peak with the update after the last.
+    Update s (from 0) of the warm-up has the rate peak * (s + 1) / warmup_steps. A cosine would reach
+    final * peak with the update after a cycle's last; those that come after the cycle have the rate of its
+    last update. The other two do not depend on a cycle's length, and go on.
+
+    Attributes:
+        cycles: where each begins and how many epochs it has. They may be changed before the first update.
     """
 
     def __init__(
@@ -64,19 +102,21 @@ class RunSchedule(keras.optimizers.schedules.LearningRateSchedule):
         kind: str,
         peak: float,
         *,
+        steps_per_epoch: int = 1,
+        cycles: Cycles = ((0, 1),),
         warmup_steps: int = 0,
-        total_steps: int = 1,
         final: float = 0.0,
-        drop_steps: list[int] | None = None,
+        drop_steps: Sequence[int] = (),
         drop_factor: float = 1.0,
         accumulation: int = 1,
     ) -> None:
         self.kind = kind
         self.peak = peak
+        self.steps_per_epoch = steps_per_epoch
+        self.cycles: Cycles = [(first, epochs) for first, epochs in cycles]
         self.warmup_steps = warmup_steps
-        self.total_steps = total_steps
         self.final = final
-        self.drop_steps = list(drop_steps or [])
+        self.drop_steps = list(drop_steps)
         self.drop_factor = drop_factor
         self.accumulation = accumulation
 
@@ -84,17 +124,33 @@ class RunSchedule(keras.optimizers.schedules.LearningRateSchedule):
         """The rate (float32 scalar) of Keras' iteration `step`, which counts micro-batches."""
         ops = keras.ops
         update = ops.cast(ops.floor_divide(step, self.accumulation), "float32")
-        rate = self.peak * self._fallen(update)
+        rate = self._of_cycle(update, self.cycles[0][1])
+        for begin, epochs in self.cycles[1:]:
+            first = begin * self.steps_per_epoch
+            rate = ops.where(update < first, rate, self._of_cycle(update - first, epochs))
+        return rate
+
+    def at(self, update: int) -> float:
+        """Return the rate of an update of the run, from 0."""
+        return float(self(update * self.accumulation))
+
+    def _of_cycle(self, update: Any, epochs: int) -> Any:
+        """The rate at an update of a cycle, counted from its beginning."""
+        ops = keras.ops
+        steps = epochs * self.steps_per_epoch
+        if self.kind == "cosine":
+            update = ops.minimum(update, float(steps - 1))
+        rate = self.peak * self._fallen(update, steps)
         if self.warmup_steps == 0:
             return rate
         rising = self.peak * (update + 1.0) / self.warmup_steps
         return ops.where(update < self.warmup_steps, rising, rate)
 
-    def _fallen(self, update: Any) -> Any:
-        """Share of the peak that is left at an update after the warm-up."""
+    def _fallen(self, update: Any, steps: int) -> Any:
+        """Share of the peak that is left at an update after the warm-up, in a cycle of so many."""
         ops = keras.ops
         if self.kind == "cosine":
-            length = max(1, self.total_steps - self.warmup_steps)
+            length = max(1, steps - self.warmup_steps)
             progress = ops.clip((update - self.warmup_steps) / length, 0.0, 1.0)
             return self.final + (1.0 - self.final) * 0.5 * (1.0 + ops.cos(math.pi * progress))
         left = ops.ones_like(update)
@@ -107,8 +163,9 @@ class RunSchedule(keras.optimizers.schedules.LearningRateSchedule):
         return {
             "kind": self.kind,
             "peak": self.peak,
+            "steps_per_epoch": self.steps_per_epoch,
+            "cycles": [list(cycle) for cycle in self.cycles],
             "warmup_steps": self.warmup_steps,
-            "total_steps": self.total_steps,
             "final": self.final,
             "drop_steps": self.drop_steps,
             "drop_factor": self.drop_factor,

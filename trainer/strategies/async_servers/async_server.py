@@ -18,6 +18,7 @@ from trainer.ranks.members import TO_SERVERS
 from trainer.ranks.messages import Mailbox, Message
 from trainer.strategies.async_servers import async_state as state
 from trainer.strategies.async_servers.async_state import Shares, Tag
+from trainer.strategies.schedule import schedule_of
 
 
 class Held:
@@ -31,16 +32,23 @@ class Held:
         self._variables = [*shares.variables(model, server), *slots]
         # Not `iterations`, which under accumulation is a number of updates, and no variable.
         self._iterations = optimizer.variables[0]
+        self._schedule = schedule_of(optimizer)
 
     def save(self) -> np.ndarray:
-        """Return weights, slots, and the optimizer's count of steps as flat float32."""
+        """Return weights, slots, the optimizer's count of steps and its schedule's cycles, flat float32."""
+        cycles = np.array(self._schedule.cycles if self._schedule else [], np.float32).ravel()
         # float32 counts to 16 million.
-        return np.append(state.flat(self._variables), np.float32(self._iterations.numpy()))
+        counts = np.append(np.float32(self._iterations.numpy()), [*cycles, np.float32(cycles.size)])
+        return np.concatenate([state.flat(self._variables), counts]).astype(np.float32)
 
     def restore(self, vector: np.ndarray) -> None:
         """Take over what `save` returned, perhaps in another process."""
-        state.assign(self._variables, vector[:-1])
-        self._iterations.assign(int(vector[-1]))
+        counts = vector[-2 - int(vector[-1]) : -1]
+        state.assign(self._variables, vector[: -counts.size - 1])
+        self._iterations.assign(int(counts[0]))
+        # A process other than the main one does not know by what the run was made longer.
+        if self._schedule is not None:
+            self._schedule.cycles = [(int(first), int(n)) for first, n in counts[1:].reshape(-1, 2)]
 
 
 class Shard:
