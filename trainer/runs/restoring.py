@@ -62,7 +62,7 @@ def restore(
             reporter.note(f"skipped the checkpoint {path}: {reason}.")
         end = finished_cursor(folder, config, patience, steps_per_epoch)
         if end is not None and (found.path is None or checkpoint.read_cursor(found.path).step < end.step):
-            return end
+            return with_length(end, folder)
         if found.path is None and folder.result.is_file():
             raise resuming.checkpoints_lost(folder)
         if found.path is None:
