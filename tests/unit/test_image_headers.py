@@ -360,6 +360,19 @@ def test_a_cifti_file_is_no_volume(tmp_path):
     assert finding.code == "not-a-volume" and "CIFTI" in finding.message
 
 
+def test_the_voxel_sizes_of_analyze_are_all_that_it_has(tmp_path):
+    nibabel.save(nibabel.AnalyzeImage(head(), np.diag([8.0, 8, 8, 1])), tmp_path / "a.img")
+    raw = bytearray((tmp_path / "a.hdr").read_bytes())
+    for value, words in ((0.0, "pixdim is 8, 0, 8"), (np.nan, "pixdim is 8, nan, 8")):
+        raw[84:88] = np.float32(value).tobytes()
+        (tmp_path / "a.hdr").write_bytes(raw)
+        assert words in fault(tmp_path / "a.img").message
+    raw[84:88] = np.float32(-8).tobytes()
+    (tmp_path / "a.hdr").write_bytes(raw)
+    [finding] = remarks(tmp_path / "a.img")
+    assert "pixdim[2] is -8" in finding.message
+
+
 def test_an_mgh_header_whose_place_is_not_valid_does_not_say_which_side_is_left(tmp_path):
     for name in ("a.mgh", "a.mgz"):
         nibabel.save(nibabel.MGHImage(head(), affine()), tmp_path / name)

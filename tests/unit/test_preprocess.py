@@ -41,6 +41,16 @@ def test_an_impossible_recipe_is_named(change, message):
         Recipe.from_json({"size": 16, "spacing": 8.0, **change})
 
 
+def test_a_recipe_has_a_transform_only_where_one_was_chosen():
+    """Recipes of sets made before there was a choice have no such key, and read by the sform first."""
+    plain = Recipe.of_size(24).to_json()
+    assert "xform" not in plain and Recipe.from_json(plain).xform is None
+    chosen = Recipe.of_size(24, xform="qform")
+    assert Recipe.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
+    with pytest.raises(ConfigError, match="xform is 'both'"):
+        Recipe.from_json({**plain, "xform": "both"})
+
+
 def test_a_recipe_without_a_size_is_named():
     with pytest.raises(ConfigError, match="'size' is missing"):
         Recipe.from_json({"spacing": 8.0})

@@ -243,6 +243,22 @@ class Header:
             place = Place(affine, place.xform, place.oriented)
         return place
 
+    def check_sizes(self) -> None:
+        """Check the voxel sizes of a format that has nothing else to place an image by (Analyze).
+
+        Raises:
+            ImageFault: they are 0, NaN or infinite; nibabel takes 0 for 1 mm.
+        """
+        pixdim = self.fields["pixdim"]
+        for axis in (1, 2, 3):
+            if pixdim[axis] < 0 and math.isfinite(pixdim[axis]):
+                message = f"is {pixdim[axis]:g}; sizes are positive, and its sign was dropped"
+                self._warn(f"pixdim[{axis}]", message, "Drop the sign, and check left and right")
+                pixdim[axis] = -pixdim[axis]
+        if reason := self._pixdim_fault():
+            cure = self._cure("Set pixdim[1] to pixdim[3] to the voxel sizes in mm")
+            raise ImageFault(self._path, bad("affine", f"its header {reason}.", cure))
+
     def geometry_fields(self) -> dict[str, Any]:
         """Return the fields that place the image, for a file that is to lie where it lies; see `place`."""
         return {name: self.fields[name] for name in _PLACING}

@@ -242,6 +242,8 @@ def _of_analyze(path: Path, data_file: Path, kind: type[AnalyzeImage], xform: Xf
         remarks = tuple(header.remarks)
         return _Opened(proxy, voxels.shape, voxels.dtype, kind.__name__, place, remarks, header)
     # Plain Analyze stores no orientation; SPM's variants only through a .mat file beside.
+    if not data_file.with_suffix(".mat").exists():
+        header.check_sizes()
     place = Place(_affine(path, kind.from_filename(data_file)), "", oriented=False)
     return _Opened(proxy, voxels.shape, voxels.dtype, kind.__name__, place, tuple(header.remarks))
 
