@@ -117,14 +117,14 @@ def test_a_wrong_configuration_is_told_once_and_not_by_every_rank(tmp_path, shar
     assert not (tmp_path / "run").exists()
 
 
-DENSE = {"task__name": "segmentation", "model__name": "unet3d", "model__options": {"depth": 2}}
+DENSE = {"task__name": "segmentation", "model__name": "unet3d", "model__options": {"depth": 1}}
 
 
 @pytest.mark.parametrize(
     ("ranks", "changes"),
     [
         (2, {"train__strategy": "data"}),
-        (2, {"train__strategy": {"name": "spatial"}, **DENSE, "model__width": 4}),
+        (2, {"train__strategy": {"name": "spatial"}, **DENSE, "model__width": 2}),
         (2, {"train__strategy": {"name": "parameter-server", "placement": "colocated"}}),
         (3, {"train__strategy": {"name": "parameter-server", "mode": "async"}}),
     ],

@@ -41,27 +41,36 @@ def render(story: Story) -> Page:
     """Return the report of a run."""
     found = story.predictions[story.judged] if story.judged else None
     section = story.section
-    judgement = section("The performance", lambda: judge(story, found) if found is not None else None, None)
-    training = section("The curves of the training", lambda: _training_figures(story), ())
+    judgement: Judgement | None = section(
+        "The performance", lambda: judge(story, found) if found is not None else None, None
+    )
+    training: tuple[Figure, ...] = section("The curves of the training", lambda: _training_figures(story), ())
     spent = section("Where the time went", lambda: time_spent.of(story), None)
     piped = section("The pipeline", lambda: pipeline.of(story), None)
-    divided, divided_cells = section("Who holds what", lambda: divided_network(story), (None, []))
-    worst = section("Pictures of the worst cases", lambda: _cases(story, found, worst=True), [])
-    typical = section("Pictures of examples", lambda: _cases(story, found, worst=False), [])
-    groups = section("The cohort", lambda: cohort.groups(story), [])
+    placed: tuple[Placement | None, list[tuple[Any, ...]]] = section(
+        "Who holds what", lambda: divided_network(story), (None, [])
+    )
+    divided, divided_cells = placed
+    worst: list[Case] = section("Pictures of the worst cases", lambda: _cases(story, found, worst=True), [])
+    typical: list[Case] = section("Pictures of examples", lambda: _cases(story, found, worst=False), [])
+    groups: list[cohort.Group] = section("The cohort", lambda: cohort.groups(story), [])
     apart = section("Whether subjects are apart", lambda: cohort.subjects_apart(story), None)
-    subgroups = section(
+    subgroups: Subgroups | None = section(
         "The subgroups", lambda: subgroups_of(story, found) if found is not None else None, None
     )
-    attributions = section("The attributions", lambda: read_attributions(story), [])
-    told = section(
+    attributions: list[Attribution] = section("The attributions", lambda: read_attributions(story), [])
+    told: list[methods.Paragraph] = section(
         "The methods", lambda: methods.paragraphs(story, groups, [a.name for a in attributions]), []
     )
-    stated = section(
+    stated: list[claim.Item] = section(
         "The checklist",
         lambda: claim.checklist(_stated(story, told, judgement, worst, groups, subgroups, attributions)),
         [],
     )
+    record: list[facts.Fact] = section("The reproducibility record", lambda: facts.record(story), [])
+    run_facts: list[facts.Fact] = section("The run in figures", lambda: facts.run_facts(story), [])
+    places: list[dict[str, str]] = section("What ran where", lambda: facts.places(story), [])
+    packages: list[facts.Fact] = section("Software and machine", lambda: facts.packages(story), [])
     html = template("run.html.j2").render(
         story=story,
         split=story.judged,
@@ -92,10 +101,10 @@ def render(story: Story) -> Page:
         methods=told,
         left_to_say=methods.left_to_say(story),
         checklist=stated,
-        record=section("The reproducibility record", lambda: facts.record(story), []),
-        run_facts=section("The run in figures", lambda: facts.run_facts(story), []),
-        places=section("What ran where", lambda: facts.places(story), []),
-        packages=section("Software and machine", lambda: facts.packages(story), []),
+        record=record,
+        run_facts=run_facts,
+        places=places,
+        packages=packages,
     )
     tables = {}
     if groups:
