@@ -265,7 +265,8 @@ class Header:
 
     def _chosen(self, shape: tuple[int, ...], xform: Xform | None) -> Place:
         coded = [name for name in XFORMS if int(self.fields[f"{name}_code"]) > 0]
-        usable, broken = {}, {}
+        usable: dict[Xform, np.ndarray] = {}
+        broken: dict[Xform, str] = {}
         for name in coded:
             affine, reason = self._sform() if name == "sform" else self._qform()
             if reason:
@@ -277,7 +278,7 @@ class Header:
             raise self._unusable(usable, broken)
         if not coded:
             return Place(self._by_pixdim(), "pixdim", oriented=False)
-        name = xform if xform in usable else next(iter(usable))
+        name = xform if xform is not None and xform in usable else next(iter(usable))
         x, y, z = (*shape, 1, 1, 1)[:3]
         self._compare(name, usable, broken, (x, y, z), xform)
         return Place(usable[name], name, oriented=True)
@@ -336,7 +337,7 @@ class Header:
                 self._warn(f"pixdim[{axis}]", message, "Drop the sign, and check left and right")
             pixdim[axis] = -pixdim[axis]
 
-    def _unusable(self, usable: dict[str, np.ndarray], broken: dict[str, str]) -> ImageFault:
+    def _unusable(self, usable: dict[Xform, np.ndarray], broken: dict[Xform, str]) -> ImageFault:
         reasons = "; ".join(broken.values())
         if usable:
             other = next(iter(usable))
@@ -353,9 +354,9 @@ class Header:
 
     def _compare(
         self,
-        name: str,
-        usable: dict[str, np.ndarray],
-        broken: dict[str, str],
+        name: Xform,
+        usable: dict[Xform, np.ndarray],
+        broken: dict[Xform, str],
         shape: geometry.Shape,
         xform: Xform | None,
     ) -> None:
@@ -433,7 +434,7 @@ _PLACING = (
     "qoffset_x", "qoffset_y", "qoffset_z", "srow_x", "srow_y", "srow_z",
 )  # fmt: skip
 # Which command makes the other transform equal to one.
-_COPY_OVER = {
+_COPY_OVER: dict[Xform, str] = {
     "sform": "fslorient -copysform2qform FILE",
     "qform": "fslorient -copyqform2sform FILE",
 }
