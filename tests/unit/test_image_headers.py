@@ -286,6 +286,13 @@ def test_a_fourth_dimension_of_0_in_a_file_of_several_volumes_is_refused_by_name
     assert "number of volumes" in finding.cure
 
 
+def test_volumes_that_only_the_fourth_dimension_counts_are_refused_by_name(tmp_path):
+    several = np.stack([head(), head(seed=1)], axis=-1)
+    finding = fault(written(tmp_path / "a.nii", data=several, dim={0: 3}))
+    assert "dim[0] is 3, but dim[4] is 2" in finding.message and "Set it to 4" in finding.cure
+    assert remarks(written(tmp_path / "b.nii", dim={4: 2})) == []  # the file has one
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

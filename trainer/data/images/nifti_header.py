@@ -138,6 +138,10 @@ class Header:
                         self._cure("Set it to the number of voxels along that axis"),
                     ),
                 )
+        more = int(dim[4]) if count == 3 else 1
+        if more > 1 and self._length() - self._first_byte == math.prod(shape) * more * dtype.itemsize:
+            message = f"is 3, but dim[4] is {more}, and the file holds as many volumes"
+            raise self._bad("dim[0]", message, "Set it to 4")
         if zeros or int(self.fields["bitpix"]) != 8 * dtype.itemsize:
             self._check_length(shape, dtype, zeros)
         return shape
