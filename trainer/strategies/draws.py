@@ -396,7 +396,7 @@ def _may_share(layer: Any) -> bool:
         return True
     if isinstance(layer, NOISE):
         noise_shape = getattr(layer, "noise_shape", None)
-        return bool(noise_shape) and noise_shape[0] is not None
+        return noise_shape is not None and noise_shape[0] is not None
     return bool(layer._seed_generators)  # such as RandomGaussianBlur, one of all images
 
 

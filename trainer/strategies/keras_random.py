@@ -220,7 +220,7 @@ _OURS: dict[str, Callable[..., Any]] = {
 
 
 def _original(name: str) -> Callable[..., Any]:
-    return getattr(backend.random, name).__wrapped__  # type: ignore[no-any-return]
+    return getattr(backend.random, name).__wrapped__
 
 
 def _replaced(original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
