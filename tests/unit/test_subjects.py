@@ -171,6 +171,8 @@ def test_many_subjects_are_left_out_in_groups_with_about_the_same_error(monkeypa
     grouped = left_out(people, figure)
     assert (len(each.values), len(grouped.values)) == (250, 50)
     assert grouped.error == pytest.approx(each.error, rel=0.3)  # of 50 groups: 10 %, three of those
+    rare = (people.home < 6).astype(int)  # a small class is not put together
+    assert np.bincount(left_out(people, figure, rare).strata).tolist() == [25, 6]
 
 
 def test_what_cannot_be_told_is_none():

@@ -182,7 +182,7 @@ def _differences(
         parts = ranking.exchange_parts(first.true, first.values, second.values, subjects)
         return {
             "auc": _of_areas(first_area - second_area, parts),
-            "accuracy": _of_hits(*hits, subjects),
+            "accuracy": _of_hits(hits[0], hits[1], subjects),
         }
     if first.task == "regression":
         errors = [np.abs(table.values[:, 0] - table.true) for table in (first, second)]

@@ -48,7 +48,7 @@ def subgroup_table(
             continue
         for group in sorted(set(groups), key=_order):
             places = np.flatnonzero([g == group for g in groups])
-            people = len({volumes[place].subject for place in places})
+            people = len({volumes[place].subject for place in places.tolist()})
             metrics = dict(measure(places)) if people >= smallest else None
             rows.append({"by": by, "group": group, "n": len(places), "subjects": people, "metrics": metrics})
     return rows

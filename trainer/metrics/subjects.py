@@ -155,12 +155,14 @@ def left_out(subjects: Subjects, figure: Figure, classes: np.ndarray | None = No
         if (first[subjects.home] == classes).all():
             own = first
         fewest = min(len(np.unique(subjects.home[classes == k])) for k in np.unique(classes))
-    group, strata = np.zeros(count, np.int64), []
-    for stratum in np.unique(own):
+    group = np.zeros(count, np.int64)
+    strata: list[int] = []
+    samples = np.unique(own)
+    for stratum in samples:
         members = np.flatnonzero(own == stratum)
-        groups = len(members) if count <= MOST else max(1, MOST * len(members) // count)
+        groups = len(members) if count <= MOST else min(len(members), MOST // len(samples))
         group[members] = len(strata) + np.arange(len(members)) % groups
-        strata += [stratum] * groups
+        strata += [int(stratum)] * groups
     home = group[subjects.home]
     value = float(figure(np.ones((1, len(home))))[0])
     parts = [

@@ -56,7 +56,7 @@ def _strips(
         [[f"{found.names[i]}: {values[i, k]:.3f}" for i in known[k]] for k in range(count)],
     )
     rows = [
-        (found.subjects[i], found.classes[k], float(values[i, k]), found.session(i))
+        (found.subjects[i], found.classes[k], float(values[i, k]), found.session(int(i)))
         for k in range(count)
         for i in known[k]
     ]
