@@ -175,11 +175,11 @@ def test_the_command_prints_a_table_and_json(tmp_path, capsys, monkeypatch):
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
     for said in (
-        "NC vs AD: 80 volumes of 40 subjects, 5 folds",
+        "NC vs AD: 80 scans of 40 subjects, 5 folds",
         "chance",
         "0.50",
         "age, sex",
-        "scans of one",
+        "95 % intervals, by subject",
     ):
         assert said in shown
     assert cli.run(["baseline", str(tmp_path), "--target", "age", "--folds", "3", "--json"]) == 0

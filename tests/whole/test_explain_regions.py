@@ -53,7 +53,7 @@ def test_pooled_figures_are_means_with_intervals_and_paired_differences() -> Non
     assert found["above_chance"]["interval"] == pytest.approx([0.1, 0.1]), (
         "paired: the spread of chance is gone"
     )
-    assert regions.pooled([Shares("x", None, None, 0.1)]) == {"n": 0, "empty": 1}
+    assert regions.pooled([Shares("x", None, None, 0.1)]) == {"n": 0, "subjects": 0, "empty": 1}
 
 
 def test_the_truth_lies_on_the_stored_volume_as_the_brain_does(cohort: Path) -> None:

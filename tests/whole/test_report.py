@@ -87,7 +87,7 @@ def test_a_finished_run_is_told_whole(run):
         "Precision and recall",
         "Subgroups",
         "Worst cases",
-        "Example subjects",
+        "Example scans",
         "Loss",
         "Throughput",
         "21.4 samples/s",
@@ -237,7 +237,7 @@ def test_shards_that_changed_or_went_give_no_slices_and_a_note(run, tmp_path):
     ):
         (run / "run.json").write_text(json.dumps({**facts, "shards": {**facts["shards"], **change}}))
         text = page(run).text
-        assert "Example subjects" not in text
+        assert "Example scans" not in text
         assert says in text
 
 

@@ -1,4 +1,4 @@
-"""Charts of a classification: ROC, precision and recall, calibration, every subject, intervals."""
+"""Charts of a classification: ROC, precision and recall, calibration, every scan, intervals."""
 
 from __future__ import annotations
 
