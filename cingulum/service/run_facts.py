@@ -115,7 +115,7 @@ class RunFacts:
                 patience = patience.after({patience.metric: None, **row})
         except (CingulumError, TypeError):
             return None
-        best = patience.best
+        best: Mapping[str, Any] | None = patience.best
         if (kept := self._kept_epoch(run)) is not None:
             best = next((row for row in rows if row.get("epoch") == kept), best)
         if best is None:

@@ -97,7 +97,9 @@ def test_predicted_memory_stands_beside_that_of_the_rank_that_needs_most(run):
         ([900, None, 800], ()),
         ([900], ()),
     ):
-        assert time_spent.of(read(run, {"memory_bytes": memory})).predictions == rows
+        result = json.loads((run / "result.json").read_text())
+        (run / "result.json").write_text(json.dumps({**result, "memory_bytes": memory}))
+        assert time_spent.of(read(run)).predictions == rows
 
 
 def test_a_run_of_before_says_nothing_of_predictions(run):

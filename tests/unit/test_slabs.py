@@ -241,7 +241,9 @@ def test_a_set_kept_in_memory_keeps_whole_volumes_and_gives_their_boxes(bricked)
 def test_a_share_hands_its_box_to_training_and_evaluation(bricked):
     targets = dict(zip(ROWS, TARGETS, strict=True))
     task = SimpleNamespace(
-        targets=lambda rows: np.array([targets[row] for row in rows], np.int32), volume_classes=None
+        targets=lambda rows: np.array([targets[row] for row in rows], np.int32),
+        volume_classes=None,
+        class_weights=lambda: None,
     )
     data = preparation.Data(bricked, task, Split(train=(0, 2, 4), validation=(0, 2), test=()))
     config = reading(3, 3, evaluation_batch=2)

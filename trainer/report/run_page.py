@@ -47,10 +47,8 @@ def render(story: Story) -> Page:
     training: tuple[Figure, ...] = section("The curves of the training", lambda: _training_figures(story), ())
     spent = section("Where the time went", lambda: time_spent.of(story), None)
     piped = section("The pipeline", lambda: pipeline.of(story), None)
-    placed: tuple[Placement | None, list[tuple[Any, ...]]] = section(
-        "Who holds what", lambda: divided_network(story), (None, [])
-    )
-    divided, divided_cells = placed
+    nothing: tuple[Placement | None, list[tuple[Any, ...]]] = (None, [])
+    divided, divided_cells = section("Who holds what", lambda: divided_network(story), nothing)
     worst: list[Case] = section("Pictures of the worst cases", lambda: _cases(story, found, worst=True), [])
     typical: list[Case] = section("Pictures of examples", lambda: _cases(story, found, worst=False), [])
     groups: list[cohort.Group] = section("The cohort", lambda: cohort.groups(story), [])
