@@ -3,6 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from cingulum import doctor
+from trainer import processor
 from trainer.errors import WorldError
 
 HEALTHY = {
@@ -128,3 +129,19 @@ def test_a_horovod_that_polls_is_worth_a_note(tmp_path, monkeypatch, library, st
     finding = doctor.check_horovod_wakes()
     assert finding.state == state
     assert bool(finding.cure) == (state == "note")
+
+
+@pytest.mark.parametrize(
+    ("onednn", "setting", "state"), [(True, "1", "ok"), (False, "0", "note"), (None, None, "ok")]
+)
+def test_convolutions_without_onednn_where_it_would_be_faster_are_worth_a_note(
+    monkeypatch, onednn, setting, state
+):
+    here = processor.Processor("AMD EPYC", None if onednn is None else "AVX2", onednn)
+    monkeypatch.setattr(processor, "here", lambda: here)
+    monkeypatch.setenv(processor.ONEDNN, setting or "")
+    finding = doctor.check_processor()
+    assert finding.state == state and finding.said.startswith(str(here))
+    if state == "note":
+        assert "by TF_ENABLE_ONEDNN_OPTS=0: 3D convolutions take several times as long" in finding.said
+        assert finding.cure == "unset TF_ENABLE_ONEDNN_OPTS, or set it to 1"

@@ -76,6 +76,18 @@ def test_what_the_configuration_changes_changes_the_methods(run):
         assert part in text, part
 
 
+def test_the_processor_of_each_host_and_its_use_of_onednn_are_stated(run):
+    assert {place["processor"] for place in facts.places(read(run))} == {"not recorded"}  # a run of before
+    known = json.loads((run / "run.json").read_text())
+    fast = {"model": "Xeon", "instructions": "AVX-512 VNNI", "onednn": True}
+    slow = {"model": "EPYC", "instructions": "AVX2", "onednn": False}
+    (run / "run.json").write_text(json.dumps({**known, "processors": [fast, fast, slow, slow]}))
+    assert [place["processor"] for place in facts.places(read(run))] == [
+        "Xeon, AVX-512 VNNI, with oneDNN",
+        "EPYC, AVX2, without oneDNN",
+    ]
+
+
 def test_gpus_and_energy_are_stated_where_known(run):
     known = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**known, "gpus": [["A100"], ["A100"], ["A100"], ["A100"]]}))
