@@ -32,5 +32,7 @@ def test_ranks_that_share_all_cores_of_a_host_keep_apart(launch, site, apart):
         # Horovod's and TensorFlow's threads start afterwards.
         assert all(set(cores) <= set(rank["after"]) for rank in found for cores in rank["later_threads"])
         assert all(rank["later_threads"] for rank in found)
+        # NumPy's BLAS was loaded before, with a thread for each core of the host.
+        assert all(0 < max(rank["blas_threads"]) <= len(rank["after"]) for rank in found)
     else:
         assert first == second == before

@@ -15,6 +15,8 @@ import traceback
 from collections.abc import Callable, Mapping
 from types import TracebackType
 
+from threadpoolctl import threadpool_limits
+
 from trainer.errors import CingulumError, WorldError
 from trainer.quiet import import_tensorflow
 from trainer.ranks import binding, failure_file, launch
@@ -57,6 +59,8 @@ def init(
         serves = known.servers > 0 and known.placement == "colocated"
         launch.limit_threads(tf, threads, serves=serves)
         binding.keep_to_own_cores(tf, threads=threads, place=launch.unbound_place())
+        # NumPy's BLAS has been loaded, with a thread for each core that mpirun left to all ranks of the host.
+        threadpool_limits(threads, user_api="blas")
     if callable(members):
         known = members()
     if several or known.servers:

@@ -7,6 +7,9 @@ import os
 import sys
 from pathlib import Path
 
+import numpy  # noqa: F401  its BLAS is loaded before the number of threads is known
+from threadpoolctl import threadpool_info
+
 import trainer
 from trainer.ranks import world as worlds
 
@@ -19,6 +22,7 @@ world = worlds.current()
 mine = {
     "before": before,
     "after": sorted(os.sched_getaffinity(0)),
+    "blas_threads": [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"],
     "later_threads": [sorted(os.sched_getaffinity(int(thread))) for thread in later],
 }
 found = world.allgather_object(mine)
