@@ -43,7 +43,7 @@ def test_every_address_of_the_pages_is_under_their_path(slurm, tmp_path, passed)
         assert len(links) > 7 and all(link.startswith(f"{ROOT}/") for link in links)
 
         page.get_by_role("link", name="trains").click()
-        expect(page.locator("#charts svg")).to_have_count(6)
+        expect(page.locator("#charts svg")).to_have_count(7)
         expect(page.locator("#log-text")).to_contain_text("epoch 1 loss")
         page.locator("#cancel").click()
         page.locator("#yes").click()
