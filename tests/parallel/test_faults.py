@@ -25,7 +25,7 @@ def shards(tmp_path_factory) -> Path:
 
 
 def first_line(text: str) -> str:
-    noise = ("I0000", "W0000", "WARNING", "epoch")
+    noise = ("I0000", "W0000", "WARNING", "epoch", "the best epoch")
     return next(line for line in text.splitlines() if line.strip() and not line.startswith(noise))
 
 
