@@ -47,7 +47,8 @@ def finished(
 def test_it_learns_and_says_how_well(finished: Path):
     task = json.loads((finished / "run.json").read_text())["task"]["name"]
     first, *_, last = rows(finished)
-    assert last["loss"] < first["loss"]
+    # The same volumes each time: those of training are seen through other masks and shifts in every epoch.
+    assert last["val_loss"] < first["val_loss"]
     score, monitored = {
         "classification": ("accuracy", "val_auc"),
         "regression": ("mae", "val_mae"),
