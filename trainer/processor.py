@@ -41,7 +41,7 @@ _imported_too_late = False
 
 
 @dataclass(frozen=True)
-class Processor:
+class HostProcessor:
     """One host's processor, as one process computes on it.
 
     Attributes:
@@ -121,11 +121,11 @@ def slow_import() -> str | None:
     )
 
 
-def here() -> Processor:
+def here() -> HostProcessor:
     """Return this host's processor, and how TensorFlow computes on it in this process."""
     flags = _flags()
     is_x86 = platform.machine() in ("x86_64", "AMD64")
-    return Processor(
+    return HostProcessor(
         model=_model(),
         instructions=instruction_set(flags, os.environ.get(CAP)),
         onednn=is_used(flags, os.environ.get(ONEDNN)) if is_x86 else None,

@@ -110,10 +110,10 @@ def watched(body: str, limit_s: float) -> Process:
     """A process whose watch has seen `body` begin."""
     lines = [
         "import sys, time",
-        "from trainer.bench.watch import Watch",
+        "from trainer.bench.watch import ProgressWatch",
         "def stuck():",
         "    time.sleep(60)",
-        f"with Watch({limit_s}, tick_s=0.01) as watch:",
+        f"with ProgressWatch({limit_s}, tick_s=0.01) as watch:",
         *(f"    {line}" for line in body.splitlines()),
     ]
     return Process("ours", "part 1", [sys.executable, "-uc", "\n".join(lines)])

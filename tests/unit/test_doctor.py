@@ -137,7 +137,7 @@ def test_a_horovod_that_polls_is_worth_a_note(tmp_path, monkeypatch, library, st
 def test_convolutions_without_onednn_where_it_would_be_faster_are_worth_a_note(
     monkeypatch, onednn, setting, state
 ):
-    here = processor.Processor("AMD EPYC", None if onednn is None else "AVX2", onednn)
+    here = processor.HostProcessor("AMD EPYC", None if onednn is None else "AVX2", onednn)
     monkeypatch.setattr(processor, "here", lambda: here)
     monkeypatch.setenv(processor.ONEDNN, setting or "")
     finding = doctor.check_processor()

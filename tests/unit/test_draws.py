@@ -15,7 +15,7 @@ from keras import layers
 from trainer.errors import ModelError
 from trainer.ranks import world
 from trainer.strategies import keras_random
-from trainer.strategies.draws import NOISE, Draws, Samples
+from trainer.strategies.draws import NOISE, Draws, SamplesOfPass
 from trainer.strategies.placed.reading import read
 
 SHAPE = (4, 3, 5, 7)
@@ -102,7 +102,7 @@ def drawn(
     draws, place, outputs = Draws(model, seed), 0, []
     x = tf.ones((BATCH, *SHAPE), model.compute_dtype) if x is None else x
     for part in parts:
-        with draws.of_pass(x[:part], step, Samples(((place, part),), whole=len(parts) == 1)):
+        with draws.of_pass(x[:part], step, SamplesOfPass(((place, part),), whole=len(parts) == 1)):
             outputs.append(model(x[place : place + part], training=True))
         place += part
     return np.asarray(tf.cast(tf.concat(outputs, 0), tf.float64))
@@ -152,7 +152,7 @@ def test_a_compiled_step_draws_what_one_that_is_not_compiled_draws() -> None:
 
     @tf.function(autograph=False)
     def passed(x: Any, step: Any, place: Any) -> Any:
-        with draws.of_pass(x, step, Samples(((place, 4),), whole=False)):
+        with draws.of_pass(x, step, SamplesOfPass(((place, 4),), whole=False)):
             return model(x, training=True)
 
     at = tf.constant(3, tf.int64), tf.constant(8, tf.int64)
@@ -231,7 +231,7 @@ def test_a_part_of_a_volume_draws_that_part_of_what_the_whole_one_draws(name: st
     cut = tuple(slice(*ends) for ends in box)
     # Of two replicas with places 4 to 7 and 12 to 15 in the global batch.
     places = [4, 5, 12, 13][cut[0]]
-    samples = Samples(tuple((place, 1) for place in places), whole=False)
+    samples = SamplesOfPass(tuple((place, 1) for place in places), whole=False)
     with draws.of_box(layer, 3, samples, (4, *SHAPE), box):
         found = layer.call(tf.ones([stop - start for start, stop in box]), training=True)
     np.testing.assert_array_equal(found, whole[places][(slice(None), *cut[1:])])
@@ -251,7 +251,7 @@ def test_a_layer_that_is_computed_again_for_its_gradient_draws_the_same() -> Non
 
     @tf.function(autograph=False)
     def outputs_and_gradients(x: Any) -> Any:
-        with draws.of_pass(x, 0, Samples(((0, 2),), whole=True)) as passing, tf.GradientTape() as tape:
+        with draws.of_pass(x, 0, SamplesOfPass(((0, 2),), whole=True)) as passing, tf.GradientTape() as tape:
             tape.watch(x)
             first = tf.recompute_grad(lambda x: layer(x, training=True))(x)
             y = tf.recompute_grad(lambda x: layer(x, training=True))(first)

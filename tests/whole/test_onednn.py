@@ -31,7 +31,7 @@ def ran(first, second, **environment):
 
 def here(process):
     line = next(line for line in process.stdout.splitlines() if line.startswith("here "))
-    return processor.Processor(**json.loads(line.removeprefix("here ")))
+    return processor.HostProcessor(**json.loads(line.removeprefix("here ")))
 
 
 def test_tensorflow_computes_with_onednn_on_a_processor_of_avx2_once_trainer_is_imported():

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from trainer.bench.watch import Watch
+from trainer.bench.watch import ProgressWatch
 
 
-def answer(world: Any, block: Callable[[], Any], watch: Watch | None = None) -> None:
+def answer(world: Any, block: Callable[[], Any], watch: ProgressWatch | None = None) -> None:
     """Warm up, write the ranks' process ids, and time a block for each line `go` that rank 0 reads.
 
     Args:
@@ -22,7 +22,7 @@ def answer(world: Any, block: Callable[[], Any], watch: Watch | None = None) -> 
         block: trains one block; returns what `done` has of this rank.
         watch: of this rank; it rests while the rank waits for a line. None: nobody watches.
     """
-    watch = watch or Watch()
+    watch = watch or ProgressWatch()
     watch.beat("training the first block")
     block()
     word: str = "ready"
@@ -38,7 +38,7 @@ def answer(world: Any, block: Callable[[], Any], watch: Watch | None = None) -> 
 
 
 def seconds_of(
-    learner: Any, batches: Iterable[tuple[Any, Any, Any]], watch: Watch | None = None
+    learner: Any, batches: Iterable[tuple[Any, Any, Any]], watch: ProgressWatch | None = None
 ) -> list[float]:
     """Train a step on each batch; returns the seconds of each."""
     seconds: list[float] = []

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainer.bench import blocks
+from trainer.bench.watch import ProgressWatch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,13 +48,19 @@ def main() -> None:
     job = ConvolutionJob(**json.loads(sys.argv[1]))
     from trainer.ranks import starting
 
-    world = starting.init(threads=1)
-    steps = [_forward_and_backward(*kind[1:]) for kind in KINDS]
+    with ProgressWatch() as watch:
+        watch.beat("importing TensorFlow")
+        world = starting.init(threads=1)
+        steps = {kind[0]: _forward_and_backward(*kind[1:]) for kind in KINDS}
 
-    def block() -> list[float]:
-        return [statistics.median(_seconds(step) for _ in range(job.passes)) for step in steps]
+        def block() -> list[float]:
+            seconds = []
+            for name, step in steps.items():
+                watch.beat(f"timing {name}")
+                seconds.append(statistics.median(_seconds(step) for _ in range(job.passes)))
+            return seconds
 
-    blocks.answer(world, block)
+        blocks.answer(world, block, watch)
 
 
 def _forward_and_backward(

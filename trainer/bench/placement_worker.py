@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainer.bench import blocks
-from trainer.bench.watch import Watch
+from trainer.bench.watch import ProgressWatch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class PlacementJob:
 def main() -> None:
     """Time what the job on the command line describes, a block each time that a line comes."""
     job = PlacementJob(**json.loads(sys.argv[1]))
-    with Watch() as watch:
+    with ProgressWatch() as watch:
         watch.beat("importing TensorFlow and meeting the other ranks")
         strategy, world = begin(job)
         watch.beat("building the network")

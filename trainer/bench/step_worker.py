@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainer.bench import blocks
-from trainer.bench.watch import Watch
+from trainer.bench.watch import ProgressWatch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ def main() -> None:
     from trainer.ranks import starting
 
     quiet.leave_out_what_keras_can_do_without()
-    with Watch() as watch:
+    with ProgressWatch() as watch:
         watch.beat("importing TensorFlow and meeting the other ranks")
         world = starting.init(threads=1)
         watch.beat("building the network")

@@ -23,7 +23,7 @@ _TICK_S = 1.0
 _FRAMES = 4
 
 
-class Watch:
+class ProgressWatch:
     """Watch this process from `__enter__` to `__exit__`.
 
     Args:
@@ -45,7 +45,7 @@ class Watch:
         """Say that this process waits to be told what to do, for as long as that takes."""
         self._last = (None, 0.0)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> ProgressWatch:
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
         return self
 

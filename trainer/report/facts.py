@@ -6,7 +6,6 @@ import hashlib
 from datetime import datetime
 from typing import Any
 
-from trainer import processor
 from trainer.report.story import Story, number
 from trainer.run_folder.run_record import Processor
 
@@ -68,7 +67,7 @@ def places(story: Story) -> list[dict[str, str]]:
     """Return which ranks ran on which host, its processor and its GPUs."""
     hosts, gpus, processors = story.facts.hosts, story.facts.gpus, story.facts.processors
     per_rank = gpus if len(gpus) == len(hosts) else [None] * len(hosts)
-    cpus = [str(processor.Processor(**dict(own))) for own in processors]
+    cpus = [str(own) for own in processors]
     table = []
     for host in dict.fromkeys(hosts):
         ranks = [rank for rank, name in enumerate(hosts) if name == host]

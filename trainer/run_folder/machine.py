@@ -59,7 +59,7 @@ def unequal_hosts(hosts: Sequence[str], devices: Sequence[Mapping[str, Any]]) ->
     kinds: dict[str, dict[str, None]] = {}
     for host, own in zip(hosts, devices, strict=True):
         if not own["gpus"]:
-            kinds.setdefault(str(processor.Processor(**own["processor"])), {})[host] = None
+            kinds.setdefault(str(processor.HostProcessor(**own["processor"])), {})[host] = None
     if len(kinds) < 2:
         return None
     groups = (

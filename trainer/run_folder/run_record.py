@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trainer.errors import RunError
+from trainer.processor import HostProcessor
 from trainer.run_folder import record
 from trainer.run_folder.checkpoint_checks import Owner
 from trainer.run_folder.record import RunFolder
@@ -29,14 +30,6 @@ class Processor(_Part):
     cores: int | None = None
     threads: int | None = None
     memory_gib: float | None = None
-
-
-class ProcessorOfRank(_Part):
-    """What a rank computes on, where it has no GPU; as `trainer.processor.Processor`."""
-
-    model: str = ""
-    instructions: str | None = None
-    onednn: bool | None = None
 
 
 class ShardsOfRun(_Part):
@@ -97,7 +90,7 @@ class RunRecord(_Part):
     mpi: dict[str, int] = {}
     servers: list[str] = []
     gpus: list[list[str] | str | None] = []
-    processors: list[ProcessorOfRank] = []
+    processors: list[HostProcessor] = []
     shards: ShardsOfRun = ShardsOfRun()
     split: dict[str, list[int]] = {}
     task: TaskOfRun = TaskOfRun()

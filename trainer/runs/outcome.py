@@ -20,7 +20,7 @@ from trainer.run_folder.record import RunFolder
 from trainer.run_folder.run_record import RunRecord, owner
 from trainer.runs import preparation, split_predictions
 from trainer.runs.preparation import Data
-from trainer.runs.restoring import Kept, best_whole, weights_of
+from trainer.runs.restoring import KeptWeights, best_whole, weights_of
 from trainer.runs.session import Session
 from trainer.strategies.guards import weights_sha256
 from trainer.telemetry import records
@@ -226,7 +226,7 @@ def _missing(training: Session, result: dict[str, Any]) -> tuple[list[str], list
     return lost, [name for name in _PARTS if due[name]]
 
 
-def _keep_best(training: Session) -> Kept:
+def _keep_best(training: Session) -> KeptWeights:
     """Put the weights that are kept, of the best epoch, into rank 0's network and into model.keras.
 
     Raises:

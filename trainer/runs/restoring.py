@@ -127,7 +127,7 @@ def finished_cursor(
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptWeights:
     """The checkpoint whose weights a run keeps as model.keras.
 
     Attributes:
@@ -147,7 +147,7 @@ class Kept:
         return {"best": self.row, "kept": {**about, **({"why": self.why} if self.why else {})}}
 
 
-def best_whole(folder: RunFolder, cursor: Cursor, patience: Patience) -> Kept | None:
+def best_whole(folder: RunFolder, cursor: Cursor, patience: Patience) -> KeptWeights | None:
     """Choose the best epoch's checkpoint or, where it is lost or damaged, the best of those that are whole.
 
     Args:
@@ -168,7 +168,7 @@ def best_whole(folder: RunFolder, cursor: Cursor, patience: Patience) -> Kept | 
     problem = checkpoint.check(last, own)
     if problem is None:
         why = None if cursor.best else f"{unrated}: the weights are those of the last one."
-        return Kept(last, cursor.best, why)
+        return KeptWeights(last, cursor.best, why)
     # What the manifest of a checkpoint says holds for each of them: they are as good as they were.
     ends = {row["epoch"] * cursor.steps_per_epoch: row for row in cursor.rows}
     whole = [step for step in sorted(ends) if checkpoint.check(at(step), own) is None]
@@ -189,7 +189,7 @@ def best_whole(folder: RunFolder, cursor: Cursor, patience: Patience) -> Kept | 
         f"{lost} is not whole ({problem}): the weights are those of epoch {row['epoch']}{score}, {ours} "
         "whose checkpoint is whole."
     )
-    return Kept(at(row["epoch"] * cursor.steps_per_epoch), row if rated.best else None, why)
+    return KeptWeights(at(row["epoch"] * cursor.steps_per_epoch), row if rated.best else None, why)
 
 
 def _rated(metric: str, row: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from trainer.errors import ConfigError
 from trainer.ranks.agreement import agree
 from trainer.ranks.world import World
 from trainer.strategies.distributed_optimizer import is_distributed, share_accumulated, trust
-from trainer.strategies.draws import Draws, Samples
+from trainer.strategies.draws import Draws, SamplesOfPass
 from trainer.strategies.guards import average_statistics, check_divergence
 from trainer.strategies.learner import Collected, Learner, Predictions, Setup, Sums, evaluated, sums_of
 from trainer.tasks.losses import cross_entropy, hits
@@ -171,11 +171,11 @@ class DistributedModel(Learner):
         with self._timeline.tracing():
             return self._update(x, y, w, done), self._timeline.marks()
 
-    def _samples(self, w: Any, done: Any) -> Samples:
+    def _samples(self, w: Any, done: Any) -> SamplesOfPass:
         """This rank's samples of micro-batch number `done`, as `order.micro_batch_positions` has them."""
         count = tf.shape(w)[0] if w.shape[0] is None else w.shape[0]
         part = (done % self._accumulation) * self.world.size + self.world.rank
-        return Samples(
+        return SamplesOfPass(
             ((part * tf.cast(count, tf.int64), count),), whole=self.world.size * self._accumulation == 1
         )
 

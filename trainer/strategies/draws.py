@@ -44,7 +44,7 @@ Run = tuple[Any, Any]
 
 
 @dataclass(frozen=True)
-class Samples:
+class SamplesOfPass:
     """The samples that a draw is for: those of one pass of this process through the network.
 
     Attributes:
@@ -62,8 +62,8 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Stream:
-    """The numbers of one draw; see `keras_random.Stream`.
+class PhiloxStream:
+    """The numbers of one draw; see `keras_random.DrawStream`.
 
     Attributes:
         key: 64 bits of seed, layer and call.
@@ -75,7 +75,7 @@ class Stream:
 
     key: int
     step: Any
-    samples: Samples | None
+    samples: SamplesOfPass | None
     box: tuple[tuple[int, ...], tuple[tuple[int, int], ...]] | None = None
 
     @property
@@ -145,7 +145,7 @@ def _cut(
     consecutive: Callable[[Any, Any], Any],
     shape: tuple[int, ...],
     ranges: tuple[tuple[int, int], ...],
-    samples: Samples | None,
+    samples: SamplesOfPass | None,
 ) -> Any:
     """A box of what is drawn: of the first axis only what is in it, of the others all, and cut then."""
     runs: Sequence[Run] = [(0, 1)] if samples is None else samples.runs
@@ -189,7 +189,7 @@ class Draws:
         self._has_warned = False
 
     @contextlib.contextmanager
-    def of_pass(self, x: Any, step: Any, samples: Samples) -> Iterator[Pass]:
+    def of_pass(self, x: Any, step: Any, samples: SamplesOfPass) -> Iterator[Pass]:
         """Return a context in which the network draws for some samples of a step: those of the rows of `x`.
 
         Args:
@@ -217,7 +217,7 @@ class Draws:
         self,
         layer: Any,
         step: Any,
-        samples: Samples,
+        samples: SamplesOfPass,
         shape: tuple[int, ...],
         ranges: Sequence[tuple[int, int]],
     ) -> Iterator[None]:
@@ -270,18 +270,18 @@ class Draws:
 
         def passed(*x: Any) -> None:
             given = x[0] if len(x) == 1 else list(x)
-            with self.of_pass(given, 0, Samples(((0, 2),), whole=False)):
+            with self.of_pass(given, 0, SamplesOfPass(((0, 2),), whole=False)):
                 self._model(given, training=True)
 
         specs = [tf.TensorSpec([2, *tensor.shape[1:]], tensor.dtype) for tensor in inputs]
         tf.function(passed, autograph=False).get_concrete_function(*specs)
 
-    def _looked_at(self, x: Any, rows: int, samples: Samples) -> Mapping[Any, Any]:
+    def _looked_at(self, x: Any, rows: int, samples: SamplesOfPass) -> Mapping[Any, Any]:
         """Trace the network with one sample more: what has a row more then is drawn for each sample."""
         if any(tensor.shape[0] is not None for tensor in getattr(self._model, "inputs", None) or []):
             return {}
         specs = tf.nest.map_structure(lambda t: tf.TensorSpec([rows + 1, *t.shape[1:]], t.dtype), x)
-        looked = Pass(self, 0, Samples(((0, rows + 1),), whole=True), None)
+        looked = Pass(self, 0, SamplesOfPass(((0, rows + 1),), whole=True), None)
         with keras_random.drawn_by(looked):
             traced = tf.function(lambda x: self._model(x, training=True), autograph=False)
             graph = traced.get_concrete_function(specs).graph
@@ -305,7 +305,7 @@ class Pass:
     """
 
     def __init__(
-        self, draws: Draws, step: Any, samples: Samples, looked_at: Mapping[Any, Any] | None
+        self, draws: Draws, step: Any, samples: SamplesOfPass, looked_at: Mapping[Any, Any] | None
     ) -> None:
         self._draws, self._step, self._samples, self._looked_at = draws, step, samples, looked_at
         self._calls: Counter[int | None] = Counter()
@@ -320,8 +320,8 @@ class Pass:
         with keras_random.drawn_by(self):
             yield
 
-    def open(self, seed: Any, first: Any) -> Stream:
-        """Return the stream of a draw; see `keras_random.Source`."""
+    def open(self, seed: Any, first: Any) -> PhiloxStream:
+        """Return the stream of a draw; see `keras_random.DrawSource`."""
         if isinstance(seed, int):  # the same in every step, as Keras has it
             key, step = self._draws.key(seed, 0), 0
             which: Any = (seed, len(self.firsts))
@@ -331,10 +331,10 @@ class Pass:
             which = (None if seed is None else id(seed), call)
         first = tf.get_static_value(first) if first is not None else 0
         self.firsts[which] = first
-        return Stream(key, step, self._samples if self._is_of_samples(seed, which, first) else None)
+        return PhiloxStream(key, step, self._samples if self._is_of_samples(seed, which, first) else None)
 
     def whole_seed(self, seed: Any, why: str) -> Any:
-        """Return a seed for what is no sample's own; see `keras_random.Source`."""
+        """Return a seed for what is no sample's own; see `keras_random.DrawSource`."""
         if not self._samples.whole:
             self._refuse(seed, why)
         return self.open(seed, None).seeds()[0]
@@ -370,11 +370,11 @@ class _Box:
 
     draws: Draws
     step: Any
-    samples: Samples | None
+    samples: SamplesOfPass | None
     box: tuple[tuple[int, ...], tuple[tuple[int, int], ...]]
 
-    def open(self, seed: Any, first: Any) -> Stream:
-        return Stream(self.draws.key(seed, 0), self.step, self.samples, self.box)
+    def open(self, seed: Any, first: Any) -> PhiloxStream:
+        return PhiloxStream(self.draws.key(seed, 0), self.step, self.samples, self.box)
 
     def whole_seed(self, seed: Any, why: str) -> Any:
         raise _refused(self.draws.owner(seed), why)

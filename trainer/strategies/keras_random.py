@@ -1,8 +1,8 @@
 """Keras' random functions, answered by whoever draws for the samples of a global batch.
 
 All layers of Keras draw by the functions of one module of its backend, and so do a user's, by `keras.random`.
-These are replaced in this process: within `drawn_by` they take their numbers from a `Source`; elsewhere they
-do what they did, but for `apart`. The layers and what is saved of them stay Keras' own.
+These are replaced in this process: within `drawn_by` they take their numbers from a `DrawSource`; elsewhere
+they do what they did, but for `apart`. The layers and what is saved of them stay Keras' own.
 
 Numbers are drawn in float32 and cast, so that a mask is the same at any precision.
 """
@@ -27,7 +27,7 @@ _APART = 2654435761
 _GRID = {"float16": 2**11, "bfloat16": 2**8}
 
 
-class Stream(Protocol):
+class DrawStream(Protocol):
     """Random numbers of one draw."""
 
     @property
@@ -47,10 +47,10 @@ class Stream(Protocol):
         """Return a seed, int32 `(2,)`, for each sample, or one for all."""
 
 
-class Source(Protocol):
+class DrawSource(Protocol):
     """Draws for the samples of a batch."""
 
-    def open(self, seed: Any, first: Any) -> Stream:
+    def open(self, seed: Any, first: Any) -> DrawStream:
         """Return the stream of the next draw by `seed`, a SeedGenerator, int or None, of `first` rows."""
 
     def whole_seed(self, seed: Any, why: str) -> Any:
@@ -66,7 +66,7 @@ _now = threading.local()
 
 
 @contextlib.contextmanager
-def drawn_by(source: Source) -> Iterator[None]:
+def drawn_by(source: DrawSource) -> Iterator[None]:
     """Return a context in which Keras' random functions of this thread take their numbers from `source`."""
     before = getattr(_now, "source", None)
     _now.source = source
@@ -100,7 +100,7 @@ class _Fixed(keras.random.SeedGenerator):
 
 
 def _uniform(
-    source: Source, shape: Any, minval: Any = 0.0, maxval: Any = 1.0, dtype: Any = None, seed: Any = None
+    source: DrawSource, shape: Any, minval: Any = 0.0, maxval: Any = 1.0, dtype: Any = None, seed: Any = None
 ) -> Any:
     dtype = keras.backend.standardize_dtype(dtype)
     share = _open(source, seed, shape).uniform(shape)
@@ -111,7 +111,7 @@ def _uniform(
 
 
 def _normal(
-    source: Source, shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None
+    source: DrawSource, shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None
 ) -> Any:
     dtype = keras.backend.standardize_dtype(dtype)
     drawn = tf.cast(_open(source, seed, shape).normal(shape), dtype)
@@ -119,7 +119,7 @@ def _normal(
 
 
 def _truncated_normal(
-    source: Source, shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None
+    source: DrawSource, shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None
 ) -> Any:
     """Draw by the inverse of the distribution: to reject numbers takes no fixed count of them."""
     dtype = keras.backend.standardize_dtype(dtype)
@@ -131,14 +131,14 @@ def _truncated_normal(
 
 
 def _randint(
-    source: Source, shape: Any, minval: Any, maxval: Any, dtype: Any = "int32", seed: Any = None
+    source: DrawSource, shape: Any, minval: Any, maxval: Any, dtype: Any = "int32", seed: Any = None
 ) -> Any:
     low, high = tf.cast(minval, tf.int64), tf.cast(maxval, tf.int64)
     words = tf.cast(_open(source, seed, shape).words(shape), tf.int64)
     return tf.cast(low + tf.bitwise.right_shift(words * (high - low), tf.constant(32, tf.int64)), dtype)
 
 
-def _dropout(source: Source, inputs: Any, rate: float, noise_shape: Any = None, seed: Any = None) -> Any:
+def _dropout(source: DrawSource, inputs: Any, rate: float, noise_shape: Any = None, seed: Any = None) -> Any:
     if rate == 1.0:
         return tf.zeros_like(inputs)
     if rate == 0.0:
@@ -150,7 +150,7 @@ def _dropout(source: Source, inputs: Any, rate: float, noise_shape: Any = None, 
     return tf.where(keeps, inputs * tf.cast(1 / (1 - rate), inputs.dtype), tf.zeros((), inputs.dtype))
 
 
-def _shuffle(source: Source, x: Any, axis: int = 0, seed: Any = None) -> Any:
+def _shuffle(source: DrawSource, x: Any, axis: int = 0, seed: Any = None) -> Any:
     if axis == 0:
         own = source.whole_seed(seed, "mixes the samples of a batch")
     else:
@@ -159,7 +159,7 @@ def _shuffle(source: Source, x: Any, axis: int = 0, seed: Any = None) -> Any:
 
 
 def _categorical(
-    source: Source, logits: Any, num_samples: Any, dtype: Any = "int64", seed: Any = None
+    source: DrawSource, logits: Any, num_samples: Any, dtype: Any = "int64", seed: Any = None
 ) -> Any:
     stream = source.open(seed, logits.shape[0])
     parts = [logits] if not stream.is_of_samples else tf.split(logits, len(stream.seeds()))
@@ -174,7 +174,7 @@ def _each(name: str) -> Callable[..., Any]:
     """A distribution that takes as many numbers as it happens to need: drawn sample by sample."""
 
     def draw(
-        source: Source, shape: Any, *parameters: Any, dtype: Any = None, seed: Any = None, **more: Any
+        source: DrawSource, shape: Any, *parameters: Any, dtype: Any = None, seed: Any = None, **more: Any
     ) -> Any:
         stream = _open(source, seed, shape)
         if not stream.is_of_samples:
@@ -201,7 +201,7 @@ def _each(name: str) -> Callable[..., Any]:
     return draw
 
 
-def _open(source: Source, seed: Any, shape: Any) -> Stream:
+def _open(source: DrawSource, seed: Any, shape: Any) -> DrawStream:
     return source.open(seed, shape[0] if len(shape) else None)
 
 

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 from keras.optimizers import SGD, Adam, AdamW, LossScaleOptimizer
 
-from trainer.strategies.draws import Draws, Samples
+from trainer.strategies.draws import Draws, SamplesOfPass
 
 BATCH = 12  # divisible by 1, 2, 3 and 4 ranks
 STEPS = 6
@@ -165,7 +165,7 @@ def train_in_one_process(model: keras.Model, case: Case, rounds: int = 1) -> Non
     draws = Draws(model, SEED)
     parts = model.optimizer.gradient_accumulation_steps or 1
     for number, (x, y, w) in enumerate(rounds * batches(case)):
-        samples = Samples(((number % parts * BATCH, BATCH),), whole=parts == 1)
+        samples = SamplesOfPass(((number % parts * BATCH, BATCH),), whole=parts == 1)
         with draws.of_pass(x, number // parts, samples) if case.noise else contextlib.nullcontext():
             model.train_on_batch(x, y, sample_weight=w)
 

@@ -39,7 +39,7 @@ from trainer.ranks.members import Members
 from trainer.ranks.world import World
 from trainer.run_folder import checkpoint
 from trainer.strategies import optimizers, registry
-from trainer.strategies.draws import Draws, Samples
+from trainer.strategies.draws import Draws, SamplesOfPass
 from trainer.strategies.learner import Setup
 from trainer.strategies.placed.strategy import Placed
 
@@ -239,7 +239,7 @@ def plain(case: Case) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         whole, summed = 0.0, None
         step, micro = divmod(number, case.accumulation)
         for rows in case.micro_batches():
-            places = Samples(tuple((micro * case.batch + int(row), 1) for row in rows), whole=False)
+            places = SamplesOfPass(tuple((micro * case.batch + int(row), 1) for row in rows), whole=False)
             with draws.of_pass(x, step, places):
                 each, mean, gradients = differentiated(
                     one_or_all([one[rows] for one in x]), y[rows], w[rows], len(w)

@@ -103,7 +103,7 @@ def lines_without_id(table: Table, lines: Sequence[int], column: str) -> list[Fi
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowsById:
     """Rows of a table by id, one for each.
 
     Attributes:
@@ -119,7 +119,7 @@ class Rows:
     without_id: tuple[int, ...]
 
     @classmethod
-    def of_table(cls, table: Table, columns: Sequence[str]) -> Rows:
+    def of_table(cls, table: Table, columns: Sequence[str]) -> RowsById:
         """Return the rows of a table by the cells of some columns.
 
         Raises:
@@ -176,7 +176,7 @@ class SubjectRows:
             columns = (table.need(SUBJECT_COLUMNS, "the subject"), *([session] if session else []))
         else:
             columns = (table.need(("session_id", "session"), "the session"),)
-        self.rows = Rows.of_table(table, columns)
+        self.rows = RowsById.of_table(table, columns)
         self._session_column = columns[-1] if subject is not None or len(columns) > 1 else None
         self._of: dict[IdKey, dict[IdKey | None, Row]] = {}
         for key, row in self.rows.by_id.items():

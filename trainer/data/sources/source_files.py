@@ -14,7 +14,7 @@ from trainer.data.sources.file_names import first_three
 from trainer.data.sources.joins import (
     SESSION_COLUMNS,
     SUBJECT_COLUMNS,
-    Rows,
+    RowsById,
     id_key,
     lines_without_id,
     not_joined,
@@ -133,7 +133,7 @@ def _rows_by_name(table: Table, column: str, *, by_image: bool) -> tuple[dict[ob
         CohortError: two rows have one id.
     """
     if not by_image:
-        by_id = Rows.of_table(table, [column])
+        by_id = RowsById.of_table(table, [column])
         rows: dict[object, Row] = {key[0]: row for key, row in by_id.by_id.items()}
         return rows, lines_without_id(table, by_id.without_id, column)
     rows, without = {}, []

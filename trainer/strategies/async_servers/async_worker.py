@@ -17,7 +17,7 @@ from trainer.ranks.messages import Message
 from trainer.strategies.async_servers import async_state as state
 from trainer.strategies.async_servers.async_state import Shares, Tag
 from trainer.strategies.async_servers.worker_times import WorkerTimes
-from trainer.strategies.draws import Draws, Samples
+from trainer.strategies.draws import Draws, SamplesOfPass
 from trainer.strategies.learner import sums_of
 from trainer.tasks.base import PerSample
 from trainer.telemetry.timeline import Timeline
@@ -121,7 +121,7 @@ class Gradients:
     def _gradients(self, x: Any, y: Any, w: Any, at: Any, whole: bool) -> tuple[list[Any], Any, Any]:
         x = self._timeline.started(x)
         (step, micro), count = at, w.shape[0]
-        drawn = self._draws.of_pass(x, step, Samples(((micro * count, count),), whole))
+        drawn = self._draws.of_pass(x, step, SamplesOfPass(((micro * count, count),), whole))
         with drawn as passing, tf.GradientTape() as tape:
             outputs = self._model(x, training=True)
             losses = self._loss(y, outputs)

@@ -18,7 +18,7 @@ from trainer.planning.placement.units import Placement
 from trainer.ranks.exchange import Exchange, naming_who_is_late, open_exchange
 from trainer.ranks.world import World
 from trainer.strategies.base import Share
-from trainer.strategies.draws import Draws, Samples
+from trainer.strategies.draws import Draws, SamplesOfPass
 from trainer.strategies.learner import Collected, Learner, Predictions, Setup, Sums, evaluated, sums_of
 from trainer.strategies.placed import custom_gradients, state
 from trainer.strategies.placed.computing import Drawing
@@ -208,7 +208,7 @@ class PlacedModel(Learner):
                     count = min(of_one - row, stop - start)
                     runs.append((first + replica * plan.micro_batch + micro * of_one + row, count))
                     start += count
-                samples = Samples(tuple(runs), whole=False)
+                samples = SamplesOfPass(tuple(runs), whole=False)
                 return self._draws.of_box(layer, done // plan.accumulation, samples, shape, ranges)
 
             return box

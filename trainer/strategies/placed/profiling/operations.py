@@ -15,7 +15,7 @@ from trainer.planning.placement.boxes import whole
 from trainer.planning.placement.layouts import layout
 from trainer.planning.placement.operations import Network, Operation
 from trainer.planning.placement.units import Unit, place
-from trainer.strategies.draws import Draws, Samples
+from trainer.strategies.draws import Draws, SamplesOfPass
 from trainer.strategies.placed import computing
 from trainer.strategies.placed.profiling import equal, timing
 from trainer.strategies.placed.profiling.timing import Spread, Stopwatch
@@ -117,7 +117,7 @@ Work = Callable[..., Any]
 
 
 def _of_layer(operation: Operation, layer: Any, unit: Unit, draws: Draws) -> Work:
-    count, samples = len(operation.readings), Samples(((0, operation.shape[0]),), whole=True)
+    count, samples = len(operation.readings), SamplesOfPass(((0, operation.shape[0]),), whole=True)
 
     def work(step: Any, *given: Any) -> Any:
         def drawing(layer: Any, shape: Any, ranges: Any) -> Any:
