@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -38,6 +38,25 @@ class PlacedConfig(StrategySection):
                 f"{fixed} parts or shares in {self.replicas} replica(s) do not fit {processes} rank(s)"
             )
         return self.replicas
+
+    def check(self, config: Any) -> None:
+        """Refuse samples that replicas and micro-batches cannot share, which no number of ranks mends."""
+        super().check(config)
+        train, replicas = config.train, self.replicas if isinstance(self.replicas, int) else 1
+        takers, micro_batches = train.accumulation * replicas, getattr(self, "micro_batches", 1)
+        samples, rest = divmod(train.global_batch, takers)
+        multiple = f"a multiple of {takers * micro_batches}"
+        if rest:
+            raise ValueError(
+                f"train.global_batch: {train.global_batch} sample(s) cannot be shared evenly by {replicas} "
+                f"replica(s) with {train.accumulation} micro-batch(es) each; use {multiple}"
+            )
+        if samples % micro_batches:
+            raise ValueError(
+                f"train.strategy.micro_batches: {samples} sample(s) of a replica cannot be divided into "
+                f"{micro_batches} micro-batches; set train.global_batch to {multiple}, or take fewer "
+                "micro-batches"
+            )
 
     def of_a_replica(self) -> int | None:
         """Return how many ranks a replica must have; None for any number."""
