@@ -226,12 +226,17 @@ def test_what_cannot_be_exported_is_refused_in_words(tmp_path, capsys, monkeypat
     assert "tf2onnx is not installed" in said and "cingulum[onnx]" in said
 
 
-def test_mixed_precision_is_no_onnx(tmp_path, capsys):
-    keras.config.set_dtype_policy("mixed_bfloat16")
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("network", ["tiny", "resnet10"])
+def test_a_network_of_mixed_precision_is_an_onnx_in_float32(tmp_path, capsys, policy, network):
+    keras.config.set_dtype_policy(policy)
     try:
-        model = models.build("tiny", (SIZE, SIZE, SIZE, 1), 2, width=2)
+        model = models.build(network, (SIZE, SIZE, SIZE, 1), 2, width=2)
     finally:
         keras.config.set_dtype_policy("float32")
     run = save_run(tmp_path / "net", model)
-    assert "mixed precision" in refused(capsys, run, "--format", "onnx", "--out", tmp_path / "out")
-    assert exported(capsys, run, tmp_path / "out", "--format", "savedmodel")["formats"]["savedmodel"]
+    formats = exported(capsys, run, tmp_path / "out", "--format", "onnx", "--format", "savedmodel")["formats"]
+    assert formats["onnx"]["difference"] < 1e-5 and formats["savedmodel"]["difference"] < 1e-3
+    found = FORMATS["onnx"].load(tmp_path / "out" / formats["onnx"]["file"])([VOLUMES])
+    mixed = model(VOLUMES, training=False).numpy()
+    assert 0 < np.abs(found - mixed).max() < 0.05 * np.abs(mixed).max()

@@ -35,12 +35,15 @@ class Format:
         write: from the network, its file in the run folder, and the new path.
         load: from the path to a function from inputs (float32 arrays in the network's order) to the output;
             it must use nothing but what was written.
+        takes_mixed: whether a network that computes in mixed precision can be written so; if not, its copy in
+            float32 is, of the same weights.
     """
 
     name: str
     ending: str
     write: Callable[[keras.Model, Path, Path], None]
     load: Callable[[Path], Ask]
+    takes_mixed: bool = True
 
 
 def _copy(model: keras.Model, stored: Path, path: Path) -> None:
@@ -72,11 +75,6 @@ def _write_onnx(model: keras.Model, stored: Path, path: Path) -> None:
             f"ONNX: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed.",
             cure="pip install 'cingulum[onnx]'",
         )
-    if any(layer.compute_dtype != "float32" for layer in model.layers):
-        raise RunError(
-            "ONNX: the network computes in mixed precision, which Keras' exporter does not take.",
-            cure="Export it as savedmodel or keras; or train with train.precision=float32.",
-        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Keras' patch of tf2onnx looks for names that NumPy 2 dropped
         model.export(path, format="onnx", verbose=False)
@@ -90,6 +88,29 @@ def _load_onnx(path: Path) -> Ask:
     return lambda inputs: np.asarray(session.run(None, dict(zip(names, inputs, strict=True)))[0])
 
 
+def _in_float32(model: keras.Model) -> keras.Model:
+    """A copy that computes in float32, of the same weights, which mixed precision keeps in float32, too.
+
+    Raises:
+        RunError: a layer computes in another type, whatever it is told.
+    """
+    if all(layer.compute_dtype == "float32" for layer in model.layers):
+        return model
+    copy = keras.models.clone_model(
+        model,
+        clone_function=lambda layer: type(layer).from_config({**layer.get_config(), "dtype": "float32"}),
+    )
+    copy.set_weights(model.get_weights())
+    narrow = next((layer for layer in copy.layers if layer.compute_dtype != "float32"), None)
+    if narrow is not None:
+        raise RunError(
+            f"ONNX: layer {narrow.name} computes in {narrow.compute_dtype}, which Keras' exporter does not "
+            "take.",
+            cure="Export it as savedmodel or keras; or train with train.precision=float32.",
+        )
+    return copy
+
+
 def _one_or_all(inputs: Sequence[Any]) -> Any:
     return list(inputs) if len(inputs) > 1 else inputs[0]
 
@@ -99,7 +120,8 @@ FORMATS = {
     for one in (
         Format("keras", ".keras", _copy, _load_keras),
         Format("savedmodel", "-savedmodel", _write_saved_model, _load_saved_model),
-        Format("onnx", ".onnx", _write_onnx, _load_onnx),
+        # Keras' exporter refuses mixed precision.
+        Format("onnx", ".onnx", _write_onnx, _load_onnx, takes_mixed=False),
     )
 }
 
@@ -137,14 +159,14 @@ def export(
         _check_place(out / f"{name}{one.ending}")
     model = load_model(folder, code)
     inputs = [_random(tensor.shape) for tensor in model.inputs]
-    expected = np.asarray(model(inputs if len(inputs) > 1 else inputs[0], training=False))
+    sources = {one.name: model if one.takes_mixed else _in_float32(model) for one in wanted}
     out.mkdir(parents=True, exist_ok=True)
     aside = out / ".export.partial"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     try:
         written = {
-            one.name: _written(one, model, folder.model, aside / f"{name}{one.ending}", inputs, expected)
+            one.name: _written(one, sources[one.name], folder.model, aside / f"{name}{one.ending}", inputs)
             for one in wanted
         }
         for one in wanted:
@@ -183,8 +205,8 @@ def _written(
     stored: Path,
     path: Path,
     inputs: Sequence[np.ndarray],
-    expected: np.ndarray,
 ) -> dict[str, Any]:
+    expected = np.asarray(model(_one_or_all(inputs), training=False))
     one.write(model, stored, path)
     found = one.load(path)(inputs)
     if found.shape != expected.shape:
