@@ -73,7 +73,7 @@ def _show_unlisted(console: Console, one: Unlisted, ranks: int) -> None:
 def _show_decided(console: Console, found: Decided) -> None:
     console.print()
     console.print(_tried(found))
-    for line in _proven(found):
+    for line in (*_proven(found), *found.missing()):
         console.print(line)
     console.print()
     console.print(_reasons(found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainer.planning.hypergraph import reference
 from trainer.planning.placement.operations import Network, Operation, Reading, Weight
 from trainer.planning.placement.windows import Pointwise, Sliding
 
@@ -49,3 +50,15 @@ def small(samples: int = 2, length: int = 8) -> Network:
         ),
         ("mean",),
     )
+
+
+def two_hosts(network):
+    """Two ranks on each, with links that are ten times as fast within a host."""
+    one = reference.profile(network, 4)
+    fast = one.links[0][1]
+    slow = fast.model_copy(update={"bytes_per_second": fast.bytes_per_second / 10})
+    links = [[None if s == t else fast if s // 2 == t // 2 else slow for t in range(4)] for s in range(4)]
+    hosts = tuple(
+        device.model_copy(update={"host": f"host-{rank // 2}"}) for rank, device in enumerate(one.devices)
+    )
+    return one.model_copy(update={"links": tuple(map(tuple, links)), "devices": hosts})

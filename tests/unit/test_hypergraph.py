@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import random
 
@@ -10,15 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planned_networks import small
+from planned_networks import small, two_hosts
 
 from trainer import models
-from trainer.planning.hypergraph import candidates, exact, judging, partitioner, planning, reference
+from trainer.planning.hypergraph import candidates, exact, judging, planning, reference
 from trainer.planning.hypergraph.choices import cuts, imbalance, whole
 from trainer.planning.hypergraph.groups import groups, layouts
 from trainer.planning.hypergraph.nets import hypergraph
 from trainer.planning.hypergraph.search import Search
-from trainer.planning.hypergraph.tilings import tilings
 from trainer.planning.hypergraph.traffic import Traffic
 from trainer.planning.hypergraph.uniform import uniform
 from trainer.planning.hypergraph.wanted import Wanted
@@ -120,73 +118,6 @@ def test_data_parallelism_is_a_partition_and_sends_what_a_ring_sends(ranks):
     assert graph.connectivity(parts) == 2 * (ranks - 1) * 4 * network.parameters
 
 
-def test_the_partitioner_finds_the_cut_of_two_clusters_and_is_the_same_each_time():
-    graph = hypergraph(NETWORK, GROUPS, [(1, 8, 1), (1,)])
-    light = tuple((vertex, vertex + 1) for vertex in range(7))
-    graph = dataclasses.replace(
-        graph, weights=np.ones(9), nets=light, costs=np.array([9, 9, 9, 1, 9, 9, 9]), counted=np.ones(7, bool)
-    )
-    found = [partitioner.partition(graph, [1.0, 1.0], imbalance=0.2, seed=3) for _ in range(2)]
-    assert found[0] == found[1]
-    assert len(set(found[0][:4])) == len(set(found[0][4:8])) == 1 and found[0][0] != found[0][4]
-    assert graph.connectivity(found[0]) == 1
-
-
-@pytest.mark.parametrize(
-    "shares, limit, change, told",
-    [
-        ([1.0], 0.1, {}, "two or more"),
-        ([1.0, 0.0], 0.1, {}, "positive"),
-        ([1.0, 1.0], -0.1, {}, "imbalance"),
-        ([1.0] * 10, 0.1, {}, "cannot be divided into 10 parts"),
-        ([1.0, 1.0], 0.1, {"nets": ((0, 0),)}, "twice"),
-        ([1.0, 1.0], 0.1, {"nets": ((0, 99),)}, "not"),
-        ([1.0, 1.0], 0.1, {"costs": np.array([-1])}, "costs"),
-        ([1.0, 1.0], 0.1, {"weights": np.full(9, np.nan)}, "finite"),
-    ],
-)
-def test_the_partitioner_gets_nothing_that_it_cannot_take(shares, limit, change, told):
-    graph = hypergraph(NETWORK, GROUPS, [(1, 8, 1), (1,)])
-    graph = dataclasses.replace(graph, nets=((0, 1),), costs=np.array([1]), counted=np.ones(1, bool))
-    with pytest.raises(ValueError, match=told):
-        partitioner.partition(dataclasses.replace(graph, **change), shares, imbalance=limit, seed=0)
-
-
-def two_hosts(network):
-    """Two ranks on each, with links that are ten times as fast within a host."""
-    one = reference.profile(network, 4)
-    fast = one.links[0][1]
-    slow = fast.model_copy(update={"bytes_per_second": fast.bytes_per_second / 10})
-    links = [[None if s == t else fast if s // 2 == t // 2 else slow for t in range(4)] for s in range(4)]
-    hosts = tuple(
-        device.model_copy(update={"host": f"host-{rank // 2}"}) for rank, device in enumerate(one.devices)
-    )
-    return one.model_copy(update={"links": tuple(map(tuple, links)), "devices": hosts})
-
-
-@pytest.mark.parametrize("tiles, part", [("whole layers", 0.01), ("depth in 4", 1), ("channels in 4", 1)])
-def test_less_crosses_between_hosts_where_parts_are_mapped_onto_links(tiles, part):
-    network = resnet()
-    some = groups(network)
-    graph = hypergraph(network, some, dict(tilings(some, 4, 4))[tiles])
-    far = candidates.distances(two_hosts(network), 4)
-    assert far is not None and candidates.distances(reference.profile(network, 4), 4) is None
-    found = [
-        partitioner.partition(graph, [1.0] * 4, imbalance=0.1, seed=0, distances=one) for one in (None, far)
-    ]
-    before, after = (graph.connectivity([one // 2 for one in parts], counted=False) for parts in found)
-    assert after <= part * before
-    within = [graph.weights[np.array(found[1]) == one].sum() for one in range(4)]
-    assert max(within) <= 1.1 * sum(within) / 4 + graph.weights.max()
-
-
-def test_distances_that_are_none_are_refused():
-    graph = hypergraph(NETWORK, GROUPS, [(1, 8, 1), (1,)])
-    for far in ([[0.0, 1.0]], [[0.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [float("nan"), 0.0]]):
-        with pytest.raises(ValueError, match="distances"):
-            partitioner.partition(graph, [1.0, 1.0], imbalance=0.1, seed=0, distances=far)
-
-
 def test_a_mapping_onto_links_is_looked_at(monkeypatch):
     network = read(models.build("tiny", (16, 16, 16, 1), 2, width=4), 1)
     labels = []
@@ -196,14 +127,6 @@ def test_a_mapping_onto_links_is_looked_at(monkeypatch):
     )
     planning.plan(network, 4, Wanted("time", granularity=2), profile=two_hosts(network))
     assert any(label.startswith("mapping of ") for label in labels)
-
-
-def test_unequal_ranks_get_unequal_parts():
-    network = resnet()
-    some = groups(network)
-    graph = hypergraph(network, some, dict(tilings(some, 4, 8))["depth in 8"])
-    parts = np.array(partitioner.partition(graph, [1.0, 0.25], imbalance=0.05, seed=0))
-    assert graph.weights[parts == 0].sum() / graph.weights.sum() == pytest.approx(0.8, abs=0.05)
 
 
 def test_the_exact_program_agrees_with_all_partitions_tried():

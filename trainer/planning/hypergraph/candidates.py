@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.planning.hypergraph import choices, exact, nested, partitioner
+from trainer.planning.hypergraph import choices, exact, nested
 from trainer.planning.hypergraph.choices import Choice
 from trainer.planning.hypergraph.groups import groups, layouts
 from trainer.planning.hypergraph.judging import MOST_LISTED, NEGLIGIBLE
 from trainer.planning.hypergraph.machines import distances, machine
 from trainer.planning.hypergraph.nets import Hypergraph, hypergraph
+from trainer.planning.hypergraph.partitioner import Partitioner, PartitionError
 from trainer.planning.hypergraph.search import Objective, Search, Value
 from trainer.planning.hypergraph.tilings import Counts, tilings
 from trainer.planning.hypergraph.traffic import Traffic
@@ -74,6 +75,7 @@ class Candidates:
     Attributes:
         speeds: of each rank, relative.
         hypergraphs: see `Plan`.
+        left_out: see `Plan`.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Candidates:
             self.speeds = [1.0] * ranks
         self._cuts = self._of_shapes(self._cut)
         self.hypergraphs: list[Divided] = []
+        self.left_out: list[str] = []
         may_map = wanted.objective == "time" and ranks <= MOST_LISTED
         self._distances = distances(profile, ranks) if may_map else None
         self._mapped: list[tuple[str, list[Layout]]] = []
@@ -229,38 +232,51 @@ class Candidates:
     def _partitions(self) -> list[tuple[str, list[Layout]]]:
         """What the partitioner and the exact program make of tiles."""
         found = []
-        speeds, seeds = (self.speeds, _SEEDS) if self._outer == self._ranks else ([1.0] * self._outer, 1)
-        for label, counts in self._tilings:
-            graph = hypergraph(self._network, self._groups, counts, self._times)
-            graph = dataclasses.replace(graph, weights=self._weights(graph))
-            limit = self._wanted.imbalance
-            tried = [
-                partitioner.partition(graph, speeds, imbalance=limit, seed=self._wanted.seed + more)
-                for more in range(seeds)
-            ]
-            bound = None
-            if exact.is_small(graph, self._outer):
-                solved = exact.solve(graph, speeds, imbalance=limit, time_limit_s=_EXACT_S)
-                tried += [solved.parts] if solved.parts is not None else []
-                bound = solved.bound
-            if self._distances is not None:
-                mapped = partitioner.partition(
-                    graph, self.speeds, imbalance=limit, seed=self._wanted.seed, distances=self._distances
-                )
-                self._mapped.append((f"mapping of {label} onto links", graph.layouts(self._groups, mapped)))
-            best = min(tried, key=lambda parts: graph.connectivity(parts, counted=False))
-            crossing = graph.connectivity(best, counted=False)
-            self.hypergraphs.append(Divided(label, len(graph.weights), len(graph.nets), crossing, bound))
-            divided = graph.layouts(self._groups, best)
-            if self._outer == self._ranks:
-                found.append((f"partition of {label}", divided))
-            else:
-                found += [
-                    (f"partition of {label} over {self._outer} groups, {way} inside", inside)
-                    for way, inside in nested.inside(divided, self._ranks, self._outer)
-                ]
-            self._done()
+        with Partitioner() as partitioner:
+            for label, counts in self._tilings:
+                divided = self._tiled(partitioner, label, counts)
+                self._done()
+                if divided is None:
+                    continue
+                if self._outer == self._ranks:
+                    found.append((f"partition of {label}", divided))
+                else:
+                    found += [
+                        (f"partition of {label} over {self._outer} groups, {way} inside", inside)
+                        for way, inside in nested.inside(divided, self._ranks, self._outer)
+                    ]
         return found
+
+    def _tiled(self, partitioner: Partitioner, label: str, counts: Counts) -> list[Layout] | None:
+        """Layouts of the best partition of tiles; None where there is none. Keeps a mapping of them."""
+        graph = hypergraph(self._network, self._groups, counts, self._times)
+        graph = dataclasses.replace(graph, weights=self._weights(graph))
+        shares, seeds = (self.speeds, _SEEDS) if self._outer == self._ranks else ([1.0] * self._outer, 1)
+        limit, first = self._wanted.imbalance, self._wanted.seed
+
+        def parts(what: str, seed: int, far: list[list[float]] | None = None) -> list[tuple[int, ...]]:
+            try:
+                return [partitioner.partition(graph, shares, imbalance=limit, seed=seed, distances=far)]
+            except PartitionError as error:
+                self.left_out.append(f"{what}: {error}")
+                return []
+
+        tried = [one for more in range(seeds) for one in parts(f"partition of {label}", first + more)]
+        bound = None
+        if exact.is_small(graph, self._outer):
+            solved = exact.solve(graph, shares, imbalance=limit, time_limit_s=_EXACT_S)
+            tried += [solved.parts] if solved.parts is not None else []
+            bound = solved.bound
+        if self._distances is not None:
+            name = f"mapping of {label} onto links"
+            for mapped in parts(name, first, self._distances):
+                self._mapped.append((name, graph.layouts(self._groups, mapped)))
+        if not tried:
+            return None
+        best = min(tried, key=lambda parts: graph.connectivity(parts, counted=False))
+        crossing = graph.connectivity(best, counted=False)
+        self.hypergraphs.append(Divided(label, len(graph.weights), len(graph.nets), crossing, bound))
+        return graph.layouts(self._groups, best)
 
     def _weights(self, graph: Hypergraph) -> np.ndarray:
         """Mean seconds of each tile in place of FLOPs."""

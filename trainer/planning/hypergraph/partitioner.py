@@ -1,17 +1,24 @@
-"""Mt-KaHyPar behind one function: a hypergraph in parts of given weights, with the least connectivity.
+"""Mt-KaHyPar behind one class: a hypergraph in parts of given weights, with the least connectivity.
 
 Gottesbüren, Heuer, Maas, Sanders, Schlag: Scalable High-Quality Hypergraph Partitioning
-(doi 10.1145/3626527). One thread and a seed, so that the same input gives the same parts. It does not check
-its input; this does.
+(doi 10.1145/3626527). It does not check its input; this does. It computes in a process of its own
+(`partitioner_process`), which may die and is not waited for without end.
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import importlib.util
 import itertools
+import json
 import math
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Sequence
-from typing import Any
+from types import TracebackType
+from typing import IO, Any, cast
 
 import numpy as np
 
@@ -23,66 +30,183 @@ _HEAVIEST = 10**6
 _ALL = 2**30
 # Farther is as far: costs times distances must stay small, too.
 _FARTHEST = 100
+# Of one partition; those of the largest networks take seconds.
+LIMIT_S = 120.0
 
 
-def partition(
-    graph: Hypergraph,
-    shares: Sequence[float],
-    *,
-    imbalance: float,
-    seed: int,
-    distances: Sequence[Sequence[float]] | None = None,
-) -> tuple[int, ...]:
-    """Return the part of each vertex.
+class PartitionError(Exception):
+    """Mt-KaHyPar gave no partition: it died, refused, or took too long. The message says which."""
 
-    With distances, each net costs its bytes times the least tree that joins the parts that it is spread over.
+
+class Partitioner:
+    """Divides hypergraphs, within a `with` statement, in a process that is started for the first of them.
 
     Args:
-        graph: to be divided.
-        shares: how much of all weights each part is to have, positive; two or more.
-        imbalance: by how much a part may exceed its share, at least 0.
-        seed: of the random choices.
-        distances: from each part to each other one, positive; None: all alike.
-
-    Raises:
-        ValueError: shares, distances or imbalance are not as said, there are fewer vertices than parts, or
-            the hypergraph is not one.
-        InputError: Mt-KaHyPar is not installed.
+        limit_s: seconds that a partition may take; after one that takes longer, none is tried any more.
+        program: a command that answers as `partitioner_process` does.
     """
-    _check(graph, shares, imbalance)
-    _check_distances(distances, len(shares))
-    library, machine = _library()
-    library.set_seed(seed)
-    context = machine.context_from_preset(library.PresetType.QUALITY)
-    parts = len(shares)
-    # With distances the trees are minimised, whatever is said here.
-    context.set_partitioning_parameters(parts, imbalance, library.Objective.KM1)
-    context.logging = False
+
+    def __init__(self, limit_s: float = LIMIT_S, program: Sequence[str] = ()) -> None:
+        self._limit_s = limit_s
+        self._program = program or (sys.executable, "-m", "trainer.planning.hypergraph.partitioner_process")
+        self._process: subprocess.Popen[str] | None = None
+        self._too_slow = False
+
+    def __enter__(self) -> Partitioner:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._end(self._process)
+
+    def partition(
+        self,
+        graph: Hypergraph,
+        shares: Sequence[float],
+        *,
+        imbalance: float,
+        seed: int,
+        distances: Sequence[Sequence[float]] | None = None,
+    ) -> tuple[int, ...]:
+        """Return the part of each vertex; the same input gives the same parts.
+
+        With distances, each net costs its bytes times the least tree that joins the parts that it is spread
+        over.
+
+        Args:
+            graph: to be divided.
+            shares: how much of all weights each part is to have, positive; two or more.
+            imbalance: by how much a part may exceed its share, at least 0.
+            seed: of the random choices.
+            distances: from each part to each other one, positive; None: all alike.
+
+        Raises:
+            ValueError: shares, distances or imbalance are not as said, there are fewer vertices than parts,
+                or the hypergraph is not one.
+            InputError: Mt-KaHyPar is not installed.
+            PartitionError: it gave none.
+        """
+        _check(graph, shares, imbalance)
+        _check_distances(distances, len(shares))
+        asked = _asked(graph, shares, imbalance, distances)
+        return tuple(self._ask({**asked, "seed": seed})[: len(graph.weights)])
+
+    def _ask(self, asked: dict[str, Any]) -> list[int]:
+        if self._too_slow:
+            raise PartitionError("not tried: an earlier one took too long")
+        process = self._process or self._start()
+        late = threading.Event()
+
+        def end_it() -> None:
+            late.set()
+            process.kill()
+
+        watchdog = threading.Timer(self._limit_s, end_it)
+        watchdog.start()
+        try:
+            asks, answers = _pipes(process)
+            asks.write(json.dumps(asked) + "\n")
+            asks.flush()
+            answer = answers.readline()
+        except BrokenPipeError:
+            answer = ""
+        finally:
+            watchdog.cancel()
+        if not answer.endswith("\n"):
+            self._end(process)
+            if late.is_set():
+                self._too_slow = True
+                raise PartitionError(f"it took longer than {self._limit_s:g} s")
+            raise PartitionError(f"it ended with {_how(process.returncode)}")
+        found: dict[str, Any] = json.loads(answer)
+        if "parts" not in found:
+            raise PartitionError(f"it refused: {found['refused']}")
+        parts: list[int] = found["parts"]
+        return parts
+
+    def _start(self) -> subprocess.Popen[str]:
+        if importlib.util.find_spec("mtkahypar") is None:
+            raise InputError(
+                "Mt-KaHyPar is not installed.", cure="Install it: pip install 'mtkahypar==1.7.*'"
+            )
+        self._process = subprocess.Popen(
+            self._program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        return self._process
+
+    def _end(self, process: subprocess.Popen[str]) -> None:
+        self._process = None
+        for pipe in _pipes(process):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _pipes(process: subprocess.Popen[str]) -> tuple[IO[str], IO[str]]:
+    return cast("IO[str]", process.stdin), cast("IO[str]", process.stdout)
+
+
+def _how(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"code {code}"
+
+
+def _asked(
+    graph: Hypergraph,
+    shares: Sequence[float],
+    imbalance: float,
+    distances: Sequence[Sequence[float]] | None,
+) -> dict[str, Any]:
+    """What `partitioner_process` takes, but the seed."""
+    parts, vertices = len(shares), len(graph.weights)
+    part_of_all = [share / math.fsum(shares) for share in shares]
+    is_mapped, is_unequal = distances is not None, len(set(shares)) > 1
     heaviest, all_weights = float(graph.weights.max()), float(graph.weights.sum())
+    if is_mapped and is_unequal:  # with ballast
+        all_weights *= (1 + imbalance) * parts * max(part_of_all)
     scale = min(_HEAVIEST / heaviest, _ALL / all_weights) if heaviest > 0 else 1.0
     weights = _whole(graph.weights, scale)
-    most = _ALL if distances is None else _ALL // _FARTHEST
+    most = _ALL // _FARTHEST if is_mapped else _ALL
     costs = _whole(graph.costs, min(1.0, most / max(1, int(graph.costs.sum()))), least=1)
-    if len(set(shares)) > 1:
-        total = sum(weights)
-        limits = [math.ceil((1 + imbalance) * total * share / math.fsum(shares)) for share in shares]
-        context.set_individual_target_block_weights(limits)
-    nets = [list(net) for net in graph.nets]
-    built = machine.create_hypergraph(context, len(weights), len(nets), nets, weights, costs)
-    if distances is None:
-        found = built.partition(context)
-    else:
-        found = built.map_onto_graph(_target(machine, context, distances), context)
-    return tuple(int(found.block_id(vertex)) for vertex in range(len(weights)))
+    asked: dict[str, Any] = {
+        "parts": parts,
+        "imbalance": imbalance,
+        "nets": graph.nets,
+        "weights": weights,
+        "costs": costs,
+        "limits": None,
+        "fixed": None,
+        "target": None if distances is None else _target(distances),
+    }
+    limits = [math.ceil((1 + imbalance) * sum(weights) * part) for part in part_of_all]
+    if is_unequal and is_mapped:
+        # Limits that differ make the library draw from nothing, and recurse without end, where a part that
+        # it begins with fits no rank (decision 72). So limits are alike, and ballast that no net holds takes
+        # up what a slower rank may not have.
+        ballast = [max(limits) - limit for limit in limits]
+        asked["weights"] = weights + ballast
+        asked["fixed"] = [-1] * vertices + list(range(parts))
+        each = -(-sum(asked["weights"]) // parts)
+        asked["imbalance"] = max(0.0, max(limits) / max(1, each) - 1)
+    elif is_unequal:
+        asked["limits"] = limits
+    return asked
 
 
-def _target(machine: Any, context: Any, distances: Sequence[Sequence[float]]) -> Any:
+def _target(distances: Sequence[Sequence[float]]) -> list[tuple[int, int, int]]:
     """All parts, each joined with each other one; the least distance is 1."""
     edges = list(itertools.combinations(range(len(distances)), 2))
     # A graph has no directions.
     lengths = [max(distances[a][b], distances[b][a]) for a, b in edges]
-    whole = [min(_FARTHEST, max(1, round(length / min(lengths)))) for length in lengths]
-    return machine.create_target_graph(context, len(distances), len(edges), edges, whole)
+    return [
+        (a, b, min(_FARTHEST, max(1, round(length / min(lengths)))))
+        for (a, b), length in zip(edges, lengths, strict=True)
+    ]
 
 
 def _check_distances(distances: Sequence[Sequence[float]] | None, parts: int) -> None:
@@ -114,15 +238,3 @@ def _check(graph: Hypergraph, shares: Sequence[float], imbalance: float) -> None
 
 def _whole(values: Any, scale: float, *, least: int = 0) -> list[int]:
     return [max(least, round(float(one) * scale)) for one in values]
-
-
-@functools.cache
-def _library() -> tuple[Any, Any]:
-    """The module, and its one thread: it can be started once in a process."""
-    try:
-        import mtkahypar
-    except ImportError as error:
-        raise InputError(
-            f"Mt-KaHyPar cannot be loaded: {error}.", cure="Install it: pip install 'mtkahypar==1.7.*'"
-        ) from None
-    return mtkahypar, mtkahypar.initialize(1)

@@ -37,11 +37,13 @@ class Plan:
         best: by what counts.
         uniform: the ways that follow one rule, for comparison.
         hypergraphs: that were divided.
+        left_out: partitions that could not be had, each with the reason.
     """
 
     best: Judged
     uniform: tuple[Judged, ...]
     hypergraphs: tuple[Divided, ...]
+    left_out: tuple[str, ...] = ()
 
 
 def plan(
@@ -101,7 +103,7 @@ def plan(
     ]
     show(total, total)
     best = min([*found, *rules.values()], key=lambda one: _worth(one, wanted))
-    return Plan(best, tuple(rules.values()), tuple(candidates.hypergraphs))
+    return Plan(best, tuple(rules.values()), tuple(candidates.hypergraphs), tuple(candidates.left_out))
 
 
 def _check_tiles(network: Network, ranks: int) -> None:

@@ -112,6 +112,7 @@ class Hypergraph(Placed):
     def calibrate(self, model: keras.Model, world: World, recorded: dict[str, Any] | None) -> None:
         """Decide on rank 0 who computes what, or take what was recorded; see `Strategy.calibrate`."""
         from trainer.planning.hypergraph import replicas
+        from trainer.ranks import world as worlds
         from trainer.ranks.agreement import agree
         from trainer.strategies.placed import costs_of_run
         from trainer.strategies.placed.hypergraph_plan import decided_in
@@ -135,6 +136,8 @@ class Hypergraph(Placed):
         self._decided = decided_in({"decided": world.broadcast_object(found and dataclasses.asdict(found))})
         if self._decided is not None:
             self._replicas = world.size // self._decided.divided.ranks
+            for line in self._decided.missing() if world.is_main else ():
+                worlds.report(f"warning: {line}")
 
     def _most_replicas(self, world_size: int) -> int:
         from trainer.planning.hypergraph import replicas
@@ -232,6 +235,7 @@ class Hypergraph(Placed):
             hypergraphs=[dataclasses.asdict(one) for one in found.hypergraphs],
             rows=[dataclasses.asdict(one) for one in rows],
             file=file.model_dump_json(),
+            left_out=list(found.left_out),
         )
         return self._decided
 

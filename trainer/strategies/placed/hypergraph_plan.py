@@ -27,6 +27,7 @@ class Decided:
         hypergraphs: that were divided: see `planning.Divided`.
         rows: how layers are divided, and why: see `explaining.Row`.
         file: the content of a plan's file, JSON.
+        left_out: see `planning.Plan`.
     """
 
     asked: dict[str, Any]
@@ -40,6 +41,7 @@ class Decided:
     hypergraphs: list[dict[str, Any]]
     rows: list[dict[str, Any]]
     file: str
+    left_out: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def divided(self) -> PlanFile:
@@ -49,6 +51,13 @@ class Decided:
             InputError: the content cannot be read.
         """
         return PlanFile.parse(self.file, Path("plan.json"))
+
+    def missing(self) -> list[str]:
+        """Return a sentence on the partitions that could not be had; none where all could."""
+        if not self.left_out:
+            return []
+        more = f" (and {len(self.left_out) - 1} more)" if len(self.left_out) > 1 else ""
+        return [f"Mt-KaHyPar gave no {self.left_out[0]}{more}. The plan is the best of what else was found."]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +85,7 @@ class HypergraphPlan(PlacedPlan):
 def decided_in(plan: dict[str, Any] | None) -> Decided | None:
     """Return what was decided by plan.json; None where there is nothing, or it cannot be read."""
     told = (plan or {}).get("decided")
-    if not isinstance(told, dict) or set(told) != {field.name for field in dataclasses.fields(Decided)}:
+    if not isinstance(told, dict) or {"left_out": [], **told}.keys() != Decided.__dataclass_fields__.keys():
         return None
     if not isinstance(told["file"], str):
         return None
