@@ -244,3 +244,17 @@ def test_a_wrong_strategy_is_told_with_its_cure(train, changes, said):
     with pytest.raises(ConfigError) as caught:
         config.parse(f"{HEAD}train: {train}", changes)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changes"),
+    [
+        ("{name: 3, micro_batches: 2}", []),
+        ("{name: 'own.py:', micro_batches: 2}", []),
+        ("{name: hybrid, micro_batches: 2}", ["train.strategy.name=3"]),
+    ],
+)
+def test_a_strategy_whose_name_is_wrong_is_not_told_of_its_keys_too(strategy, changes):
+    with pytest.raises(ConfigError) as caught:
+        config.parse(f"{HEAD}train: {{strategy: {strategy}}}", changes)
+    assert "micro_batches" not in caught.value.message.replace(strategy, "")

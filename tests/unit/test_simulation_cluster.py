@@ -91,6 +91,22 @@ def test_a_file_that_cannot_be_used_is_refused_with_file_and_key(changes, said):
     assert said in str(caught.value) and "docs/how-to/simulate.md" in caught.value.cure
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"hosts__0__devices": 0}, "hosts.devices, entry 1: must be at least 1, not 0"),
+        ({"hosts__0__watts__value": -1}, "hosts.watts.value, entry 1: must be at least 0, not -1"),
+        ({"hosts__0__inside__kind": "ring"}, "hosts.inside.kind, entry 1: must be 'switch', "),
+        ({"hosts__0": 3}, "hosts, entry 1: must be a section with keys of its own, not 3"),
+        ({"hosts": []}, "hosts: must have at least 1 entries, not []"),
+    ],
+)
+def test_one_wrong_figure_of_hosts_is_one_error(changes, said):
+    with pytest.raises(InputError) as caught:
+        changed(**changes)
+    assert said in caught.value.message and "\n" not in caught.value.message
+
+
 def test_levels_contain_each_other():
     level = yaml.safe_load(ALL["dgx-a100"].read_text())["network"]["levels"][0]
     with pytest.raises(InputError, match="groups of 30 hosts are not made of groups of 20"):

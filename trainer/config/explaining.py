@@ -7,7 +7,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from pydantic import BaseModel
@@ -168,12 +168,21 @@ def _of_strategy(problem: Any) -> str:
 
 
 def apart(problems: Sequence[Any]) -> list[Any]:
-    """Return the problems, as `plain`, without those that others cause, such as the length of a list with
-    wrong entries.
+    """Return the problems, as `plain`, without those that others cause: the length of a list with wrong
+    entries, and keys that a strategy without a name does not have.
     """
     problems = [plain(problem) for problem in problems]
-    beneath = {tuple(p["loc"][:-1]) for p in problems if p["loc"]}
-    return [p for p in problems if p["type"] != "too_short" or p["loc"] not in beneath]
+    places = {tuple(problem["loc"]) for problem in problems}
+    # Of a list, pydantic counts only the entries in which nothing is wrong, at any depth.
+    holders = {place[:depth] for place in places for depth in range(len(place))}
+    return [problem for problem in problems if not _is_caused(problem, places, holders)]
+
+
+def _is_caused(problem: Any, places: Set[Place], holders: Set[Place]) -> bool:
+    """Return whether a problem is only there because of those at other places, or beneath its own."""
+    if problem["type"] == "extra_forbidden" and problem.get("strategy") == "own":
+        return (*STRATEGY, "name") in places  # whose keys these are is not known
+    return problem["type"] == "too_short" and tuple(problem["loc"]) in holders
 
 
 def screenful(sentences: Iterable[str], count: int) -> str:
