@@ -12,7 +12,6 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -134,11 +133,9 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._ending = guard.app.state.ending
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._ending.set()
-        super().handle_exit(sig, frame)
-
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Here and not where the signal comes in: that may be another thread, which must not wake who waits.
+        self._ending.set()
         for listener in sockets or ():
             if listener.family == socket.AF_UNIX:  # before SIGTERM ends the process
                 with contextlib.suppress(OSError):

@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import signal
 import socket
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from served import checks
+from served import checks, running
 
 from cingulum.service import listening
 from cingulum.service.app import create_app
@@ -80,15 +78,13 @@ def proxied(
                 origin=origin(port),
                 root=root,
             )
-            server = listening.server(app, listening.of_user(uid))
-            thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-            thread.start()
-            with subprocess.Popen(["nginx", "-c", str(folder / "nginx.conf")]) as nginx:
+            with (
+                running(app, listener, listening.of_user(uid)),
+                subprocess.Popen(["nginx", "-c", str(folder / "nginx.conf")]) as nginx,
+            ):
                 try:
                     yield f"http://127.0.0.1:{port}", folder / "serve.sock"
                 finally:
                     nginx.terminate()
-            server.handle_exit(signal.SIGINT, None)
-            thread.join(30)
     finally:
         shutil.rmtree(folder)

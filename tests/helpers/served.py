@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import typer.main
@@ -9,8 +15,10 @@ from starlette.testclient import TestClient
 
 from cingulum import cli
 from cingulum.commands.service_checks import ServiceChecks
+from cingulum.service import listening
 from cingulum.service.app import create_app
 from cingulum.service.callers import AtSocket
+from cingulum.service.guard import Guard
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.runs_now import RunsNow
 from jobs.store import Store
@@ -34,3 +42,20 @@ def client_of(store: Store, *runs: Path) -> TestClient:
 def code(answer) -> tuple[int, str]:
     """Return the status of an answer that is an error, and its code."""
     return answer.status_code, answer.json()["error"]["code"]
+
+
+@contextmanager
+def running(
+    guard: Guard, listener: socket.socket, http: type[asyncio.Protocol] | None = None
+) -> Iterator[None]:
+    """Answer at a listener in a thread until the end, also of a test that fails."""
+    server = listening.server(guard, http)
+    # A daemon: a server that does not end fails the test, and does not keep pytest from ending.
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.handle_exit(signal.SIGINT, None)
+        thread.join(30)
+    assert not thread.is_alive()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page
-from served import checks
+from served import checks, running
 
 from cingulum.service import listening
 from cingulum.service.app import create_app
@@ -39,16 +37,9 @@ def serving(
         now = JobsNow(Store(), watched_s=0.3)
         machines = look and ClusterNow(now.store, now.user, look, asked_s=0.3)
         app = create_app(now, WithTokens("ada", file), RunsNow(runs, now.facts), checks(), machines=machines)
-        server = listening.server(app)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        try:
+        with running(app, listener):
             yield {may: f"{address}/#{secret}" for may, secret in secrets.items()}
-        finally:  # or the thread would keep the tests from ending
-            server.handle_exit(signal.SIGINT, None)
-            thread.join(30)
-        assert not thread.is_alive()
 
 
 class Watched:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import httpx2
@@ -31,6 +32,14 @@ def asked(address: str, path: str, user: str | None = None, method: str = "GET",
                 if time.monotonic() > end:
                     raise
                 time.sleep(0.05)
+
+
+def test_a_test_that_fails_leaves_no_server_behind(slurm):
+    before = set(threading.enumerate())
+    with pytest.raises(AssertionError, match="as if"), proxied(lambda port: ORIGIN) as (_, path):
+        assert not path, "as if an expectation failed"
+    left = [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]
+    assert left == [] and not path.parent.exists()
 
 
 def test_who_the_proxy_signed_in_may_ask_and_nobody_else(site):

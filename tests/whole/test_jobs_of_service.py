@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import signal
-import threading
-from contextlib import contextmanager
 
 import pytest
 from jobs_to_serve import fill
+from served import running
 
 from cingulum import cli
 from cingulum.service import listening
@@ -20,16 +18,8 @@ from cingulum.service.tokens import TokenFile
 from jobs.store import Store
 
 
-@contextmanager
 def served(listener, callers):
-    server = listening.server(create_app(JobsNow(Store()), callers))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        yield
-    finally:
-        server.handle_exit(signal.SIGINT, None)
-        thread.join(30)
+    return running(create_app(JobsNow(Store()), callers), listener)
 
 
 @pytest.fixture

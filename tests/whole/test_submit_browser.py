@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import signal
-import threading
 
 import browsers
 import pytest
 from jobs_to_serve import HOSTILE
 from playwright.sync_api import expect
-from served import checks
+from served import checks, running
 
 from cingulum.service import listening
 from cingulum.service.app import create_app
@@ -30,13 +28,8 @@ def service(slurm, tmp_path):
     secrets = {may: file.add(may, may, 1) for may in ("write", "read")}
     with listening.at_port(0) as listener:
         app = create_app(JobsNow(Store(), watched_s=0.3), WithTokens("ada", file), looks=checks())
-        server = listening.server(app)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}", secrets
-        server.handle_exit(signal.SIGINT, None)
-        thread.join(30)
-        assert not thread.is_alive()
+        with running(app, listener):
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}", secrets
 
 
 def test_a_run_is_checked_while_one_types_shown_submitted_held_shared_and_submitted_again(
