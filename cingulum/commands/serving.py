@@ -17,6 +17,7 @@ from cingulum.service import tokens as of_service
 from cingulum.service.app import create_app
 from cingulum.service.callers import AtSocket, BehindProxy, Callers, WithTokens
 from cingulum.service.jobs_now import JobsNow
+from cingulum.service.patience import Patient
 from cingulum.service.runs_now import RunsNow
 from cingulum.service.tokens import TokenFile
 from cingulum.service.webhook import Webhook
@@ -95,7 +96,7 @@ class Serving:
         callers: Callers,
         origin: str | None = None,
         root: str = "",
-        http: type[asyncio.Protocol] | None = None,
+        http: type[asyncio.Protocol] = Patient,
     ) -> None:
         now = JobsNow(self.store)
         runs = RunsNow(self.runs, now.facts)

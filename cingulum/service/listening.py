@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cingulum.service.guard import Guard
+from cingulum.service.patience import Patient
 from trainer.errors import InputError
 
 # Bytes of a socket's path that Linux takes (man 7 unix), with the one that ends it.
@@ -93,14 +93,14 @@ def at_port(port: int) -> Iterator[socket.socket]:
         yield listener
 
 
-def server(guard: Guard, http: type[asyncio.Protocol] | None = None) -> uvicorn.Server:
+def server(guard: Guard, http: type[asyncio.Protocol] = Patient) -> uvicorn.Server:
     """Return what answers, by `run`, until Ctrl-C or SIGTERM; whoever follows something is let go then.
 
     `http` may refuse connections, as that of `of_user` does.
     """
     config = uvicorn.Config(
         guard,
-        http=http or "auto",
+        http=http,
         log_config=None,  # uvicorn's own would close the handlers of the whole process
         log_level="warning",
         access_log=False,
@@ -117,7 +117,7 @@ def of_user(uid: int) -> type[asyncio.Protocol]:
     (man 7 unix, SO_PEERCRED).
     """
 
-    class OfUser(H11Protocol):
+    class OfUser(Patient):
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             peer = transport.get_extra_info("socket")

@@ -20,6 +20,7 @@ from cingulum.service.app import create_app
 from cingulum.service.callers import AtSocket
 from cingulum.service.guard import Guard
 from cingulum.service.jobs_now import JobsNow
+from cingulum.service.patience import Patient
 from cingulum.service.runs_now import RunsNow
 from jobs.store import Store
 
@@ -45,9 +46,7 @@ def code(answer) -> tuple[int, str]:
 
 
 @contextmanager
-def running(
-    guard: Guard, listener: socket.socket, http: type[asyncio.Protocol] | None = None
-) -> Iterator[None]:
+def running(guard: Guard, listener: socket.socket, http: type[asyncio.Protocol] = Patient) -> Iterator[None]:
     """Answer at a listener in a thread until the end, also of a test that fails."""
     server = listening.server(guard, http)
     # A daemon: a server that does not end fails the test, and does not keep pytest from ending.
