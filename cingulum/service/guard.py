@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
@@ -17,7 +18,8 @@ from typing import Any
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import HTMLResponse
 
-from cingulum.service.callers import Callers, NotYours
+from cingulum.service import rights
+from cingulum.service.callers import Caller, Callers, NotYours
 from cingulum.service.failures import failure
 from trainer.errors import CingulumError
 
@@ -92,8 +94,19 @@ class Guard:
         if answer is not None:
             await answer(scope, receive, guarded)
             return
+        caller = scope.get("state", {}).get("caller")
+
+        def is_held() -> bool:
+            return self._caller_now(scope) == caller
+
+        async def answer_with(sender: Send) -> None:
+            await self.app(scope, _bounded(receive, is_held if caller and _writes(scope) else None), sender)
+
         try:
-            await self.app(scope, _bounded(receive), guarded)
+            if caller is None:  # a file of the pages, or signing in
+                await answer_with(guarded)
+            else:
+                await rights.while_held(answer_with, guarded, is_held)
         except asyncio.CancelledError:
             # Who still read when the service ended is cut off; anything else that cancels is told of.
             if not self.app.state.ending.is_set():
@@ -111,8 +124,7 @@ class Guard:
                 f"The service is not known by the name {host[:100]!r}.",
                 cure="Ask it as localhost or 127.0.0.1, through a tunnel from elsewhere.",
             )
-        method, path = scope["method"], scope["path"]
-        writes = method not in ("GET", "HEAD")
+        method, path, writes = scope["method"], scope["path"], _writes(scope)
         if writes and not _is_ours(headers, origin):
             return failure(
                 403,
@@ -124,7 +136,7 @@ class Guard:
         if (path.startswith(_STATIC) and not writes) or (path == SIGN_IN and method == "POST"):
             return None
         try:
-            caller = self._callers.caller(_bearer(headers), self._session(headers), _remote_user(scope))
+            caller = self._caller(scope)
         except NotYours as error:
             return failure(403, error.code, error.message, cure=error.cure)
         except CingulumError as error:
@@ -147,6 +159,17 @@ class Guard:
             )
         scope.setdefault("state", {})["caller"] = caller
         return None
+
+    def _caller(self, scope: Scope) -> Caller | None:
+        headers = dict(scope["headers"])
+        return self._callers.caller(_bearer(headers), self._session(headers), _remote_user(scope))
+
+    def _caller_now(self, scope: Scope) -> Caller | None:
+        """Return who asks as of now; None, too, where that cannot be told."""
+        try:
+            return self._caller(scope)
+        except CingulumError:
+            return None
 
     def _unknown(self, path: str) -> Any:
         if path.startswith("/api/"):
@@ -172,6 +195,10 @@ def _bearer(headers: dict[bytes, bytes]) -> str | None:
     return secret.strip() if kind.lower() == "bearer" else None
 
 
+def _writes(scope: Scope) -> bool:
+    return scope["method"] not in ("GET", "HEAD")
+
+
 def _is_ours(headers: dict[bytes, bytes], origin: str) -> bool:
     return OWN_HEADER in headers and headers.get(b"origin") in (None, origin.encode("latin-1"))
 
@@ -182,9 +209,11 @@ def _remote_user(scope: Scope) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def _bounded(receive: Receive) -> Receive:
-    """Return `receive`, which ends a request whose body is too long."""
-    seen = 0
+def _bounded(receive: Receive, is_held: Callable[[], bool] | None) -> Receive:
+    """Return `receive`, which ends a request whose body is too long, or has come so slowly that the right to
+    write is not held any more (None: it does not write).
+    """
+    seen, began = 0, time.monotonic()
 
     async def bounded() -> MutableMapping[str, Any]:
         nonlocal seen
@@ -192,6 +221,9 @@ def _bounded(receive: Receive) -> Receive:
         seen += len(message.get("body", b""))
         if seen > _MOST_BYTES:
             raise HTTPException(413, f"The request has more than {_MOST_BYTES} bytes")
+        is_late = message["type"] == "http.request" and time.monotonic() - began > rights.LOOK_S
+        if is_held is not None and is_late and not is_held():
+            raise HTTPException(401, "While this request was sent, its token was revoked, changed or expired")
         return message
 
     return bounded

@@ -11,6 +11,7 @@ from jobs_to_serve import HOSTILE, fill, write_run
 from playwright.sync_api import expect
 from watched_pages import PHONE, Watched, fits, serving
 
+from cingulum.service.tokens import TokenFile
 from jobs.store import Store
 from trainer.report.page import template
 
@@ -179,4 +180,12 @@ def test_the_pages_move_by_themselves_and_do_what_they_say(service, jobs, slurm,
         reader.page.locator("#task").select_option("1")
         expect(reader.page.locator("#state")).to_have_text("RUNNING")
         assert reader.page.locator("#cancel").count() == 0
+
+        # Nor goes on looking once the token is revoked: the page asks for another one, and for nothing else.
+        asked: list[str] = []
+        reader.page.on("request", lambda request: asked.append(request.url))
+        TokenFile(tmp_path / "tokens.json").revoke("read")
+        expect(reader.page.locator("#sign-in")).to_be_visible(timeout=10_000)
+        reader.page.wait_for_timeout(4000)  # longer than until a lost connection is tried again
+        assert len([url for url in asked if "/api/" in url]) < 10
         assert reader.complaints == []

@@ -61,15 +61,23 @@ export function follow(address, changed) {
     clearTimeout(retry);
     if (events) events.close();
   }
+  const openLater = () => { retry = setTimeout(() => { tell(); open(); }, RETRY_MS); };
+  // Who may ask no more gets the page that asks for a token; who may do something else than before, other buttons.
+  async function askAgain() {
+    close();
+    tellState(false, "asking whether you may still look");
+    try { await ask("/api/v1/session"); location.reload(); } catch (error) { warn([error.message]); openLater(); }
+  }
   function open() {
     close();
     events = new EventSource(here(address));
     events.addEventListener("changed", tell);
+    events.addEventListener("refused", askAgain);
     events.onopen = () => tellState(true, "live");
     events.onerror = () => {
       tellState(false, "no connection, trying again");
       // A lost connection comes back by itself; an answer that is an error does not.
-      if (events.readyState === EventSource.CLOSED) retry = setTimeout(() => { tell(); open(); }, RETRY_MS);
+      if (events.readyState === EventSource.CLOSED) openLater();
     };
   }
   // A browser has six connections for all its pages here: one that nobody sees needs none.
