@@ -55,6 +55,14 @@ class Patient(H11Protocol):
         self._await_none()
         self._await_no_reader()
 
+    def shutdown(self) -> None:
+        """End with the service: what has not arrived whole by now is not awaited."""
+        if self._part == "body" and not self.cycle.response_started:
+            self._hang_up_on_application()
+            self.transport.close()
+        else:
+            super().shutdown()
+
     def pause_writing(self) -> None:
         """Wait for the reader to take what was sent."""
         super().pause_writing()
@@ -104,10 +112,14 @@ class Patient(H11Protocol):
         if self.transport.get_write_buffer_size():  # nor does the other side read: it would stay open
             self.transport.abort()
 
+    def _hang_up_on_application(self) -> None:
+        """Tell the application, which awaits the rest of a body, that nobody takes its answer."""
+        self.cycle.disconnected = True
+        self.cycle.message_event.set()
+
     def _say_why(self, part: str) -> None:
-        if part == "body":  # the application awaits it, and may not answer, too
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        if part == "body":
+            self._hang_up_on_application()
         seconds = f"{HEAD_S:g} s" if part == "head" else f"{BODY_S:g} s, with a part every {PART_S:g} s"
         answer = failure(
             408,

@@ -23,6 +23,11 @@ from cingulum.service.callers import AtSocket
 from cingulum.service.jobs_now import JobsNow
 from jobs.store import Store
 
+HALF_SENT = (
+    b"POST /api/v1/jobs/4711/share HTTP/1.1\r\nHost: localhost\r\nX-Cingulum: 1\r\n"
+    b"Content-Type: application/json\r\nContent-Length: 20\r\n\r\n{"
+)
+
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch) -> Path:
@@ -55,7 +60,12 @@ def test_at_a_socket_it_serves_the_user_alone_and_ends_when_asked_though_somebod
             host = socket.gethostname().partition(".")[0]
             assert path == home / f"serve-{host}.sock" and stat.S_IMODE(path.stat().st_mode) == 0o600
             transport = httpx2.HTTPTransport(uds=str(path))
-            with httpx2.Client(transport=transport, base_url="http://localhost", timeout=30) as client:
+            with (
+                httpx2.Client(transport=transport, base_url="http://localhost", timeout=30) as client,
+                socket.socket(socket.AF_UNIX) as half,
+            ):
+                half.connect(str(path))
+                half.sendall(HALF_SENT)
                 assert client.get("/api/v1/jobs").json()["total"] == 0
                 assert [run["name"] for run in client.get("/api/v1/runs").json()["runs"]] == ["demo"]
                 assert "another service listens there" in said()
@@ -64,6 +74,7 @@ def test_at_a_socket_it_serves_the_user_alone_and_ends_when_asked_though_somebod
                     assert next(lines) == "event: changed"
                     process.send_signal(ending)
                     list(lines)  # to its end: it is let go, not cut
+                assert half.recv(100) == b""  # and nobody waits for the rest
             _, err = process.communicate(timeout=30)
         finally:
             process.kill()
