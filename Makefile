@@ -71,6 +71,7 @@ DEEP_strategies := $(addprefix tests/parallel/test_,slept.py equivalence.py redu
 DEEP_data       := $(addprefix tests/parallel/test_,data_faults.py staging.py patches_on_ranks.py faults.py) \
                    tests/whole/test_fuzz_shards.py
 DEEP_tasks      := $(addprefix tests/parallel/test_,tasks_on_ranks.py patches_on_ranks.py)
+DEEP_combinations := tests/parallel/test_combinations.py
 DEEP_crossval   := $(addprefix tests/parallel/test_,crossval.py crossval_chance.py)
 DEEP_models     := tests/whole/test_networks.py
 DEEP_explain    := $(addprefix tests/whole/test_explain_,phantoms.py run.py)
