@@ -56,4 +56,16 @@ def give(identities: Sequence[str], order: Order, done: str, *, as_json: bool) -
     for (_, task), job in zip(chosen, obeyed, strict=True):
         state = job if task is None else job.tasks[task]
         why = f": {state.reason}" if state.reason else ""
-        typer.echo(f"{cancelling.name(job, task)} {done} ({state.state}{why})")
+        share = _share(job) if task is None and job.spec.is_array else ""
+        typer.echo(f"{cancelling.name(job, task)} {done} ({state.state}{why}){share}")
+
+
+def _share(job: Job) -> str:
+    """Return for how many tasks of an array an order counts, and what the others do."""
+    from jobs.launchers.base import ENDED, WAITING
+
+    waiting = sum(task.state in WAITING for task in job.tasks)
+    ended = sum(task.state in ENDED for task in job.tasks)
+    running = len(job.tasks) - waiting - ended
+    others = [f"{running} running" if running else "", f"{ended} had ended" if ended else ""]
+    return ": " + ", ".join(filter(None, [f"{waiting} of {len(job.tasks)} tasks", *others]))

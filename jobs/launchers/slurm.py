@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jobs.launchers import slurm_output
 from jobs.launchers.base import ENDED, WAITING, Launch, TaskState
-from jobs.launchers.slurm_commands import ASK_S, SUBMIT_S, call, run
+from jobs.launchers.slurm_commands import ASK_S, SUBMIT_S, call, order, run
 from jobs.sites import Site
 from jobs.spec import JobSpec
 from trainer.errors import JobError, LauncherError
@@ -157,11 +157,11 @@ class Slurm:
 
     def hold(self, external: str, task: int | None = None) -> None:
         """Keep what waits in the queue; what runs goes on."""
-        call(["scontrol", "uhold", _name(external, task)], ASK_S)
+        order(["scontrol", "uhold", _name(external, task)], ASK_S)
 
     def release(self, external: str, task: int | None = None) -> None:
         """Let what `hold` kept start again."""
-        call(["scontrol", "release", _name(external, task)], ASK_S)
+        order(["scontrol", "release", _name(external, task)], ASK_S)
 
     def is_held(self, external: str, task: int | None = None) -> bool:
         """Return whether some of what waits is kept: the reason that Slurm tells stays after `release` until
@@ -172,7 +172,7 @@ class Slurm:
 
     def nice(self, external: str, task: int | None, by: int) -> None:
         """Lower the priority of what waits by so much; 0: as it was."""
-        call(["scontrol", "update", f"JobId={_name(external, task)}", f"Nice={by}"], ASK_S)
+        order(["scontrol", "update", f"JobId={_name(external, task)}", f"Nice={by}"], ASK_S)
 
     def logs(self, folder: Path, external: str, task: int) -> Path:
         """Return Slurm's output file, to which every start appends."""

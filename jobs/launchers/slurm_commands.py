@@ -25,9 +25,12 @@ _CURES = {
     "invalid job id": "Slurm keeps ended jobs for minutes only. Submit it again: it resumes where it was.",
     "timed out": "slurmctld is busy (see `sdiag`); try again later.",
     "access/permission denied": "Only its owner may do that.",
+    "already finished": "Nothing of it waits any more: `cingulum show` tells how it ended.",
 }
 # What Slurm's commands say when slurmctld took what they sent and did not answer in time.
 _UNHEARD = ("timed out", "zero bytes were transmitted", "connection reset")
+# What scontrol says of tasks of an array that obeyed, and of those that had ended.
+_OBEYED, _ENDED = "no error", ("job has already finished", "job/step already completing or completed")
 
 
 def call(
@@ -53,8 +56,40 @@ def run(
     Raises:
         LauncherError: it is missing, or fails; NoAnswer: no answer within `limit` seconds at most.
     """
+    done = _answer(line, limit, text, environment)
+    if done.returncode != 0:
+        raise _refusal(line, done)
+    return done
+
+
+def order(line: Sequence[str], limit: float) -> None:
+    """Have scontrol change a job that waits, or what waits of an array.
+
+    Of an array in which a task has ended, scontrol changes the others, prints a line for each task or range
+    of tasks, and exits with 1 (Slurm 22.05). That is no failure where at least one obeyed.
+
+    Raises:
+        LauncherError: none obeyed, or one that has not ended did not; else what `run` raises.
+    """
+    done = _answer(line, limit, None, None)
+    if done.returncode != 0 and not _all_obeyed_but_ended(done.stderr):
+        raise _refusal(line, done)
+
+
+def _all_obeyed_but_ended(text: str) -> bool:
+    """Return whether scontrol's lines tell of tasks that obeyed (`4711_1-4: No error`), and of no others but
+    tasks that had ended (`4711_0: Job has already finished`).
+    """
+    answers = [line.rpartition(": ")[2].strip().lower() for line in text.splitlines() if line.strip()]
+    return _OBEYED in answers and all(answer in (_OBEYED, *_ENDED) for answer in answers)
+
+
+def _answer(
+    line: Sequence[str], limit: float, text: str | None, environment: Mapping[str, str] | None
+) -> subprocess.CompletedProcess[str]:
+    """Return what one of Slurm's commands answers, whatever its exit code."""
     try:
-        done = subprocess.run(
+        return subprocess.run(
             line,
             input=text,
             stdin=subprocess.DEVNULL if text is None else None,
@@ -75,12 +110,14 @@ def run(
             f"Slurm did not answer `{line[0]}` within {limit:.0f} s.",
             cure="Check that slurmctld is up: `scontrol ping`.",
         ) from None
-    if done.returncode != 0:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        cure = next((cure for words, cure in _CURES.items() if words in said.lower()), None)
-        kind = NoAnswer if any(words in said.lower() for words in _UNHEARD) else LauncherError
-        raise kind(f"`{line[0]}` failed: {said}", cure=cure)
-    return done
+
+
+def _refusal(line: Sequence[str], done: subprocess.CompletedProcess[str]) -> LauncherError:
+    """Return the error of a command that failed."""
+    said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+    cure = next((cure for words, cure in _CURES.items() if words in said.lower()), None)
+    kind = NoAnswer if any(words in said.lower() for words in _UNHEARD) else LauncherError
+    return kind(f"`{line[0]}` failed: {said}", cure=cure)
 
 
 def _environment() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from pathlib import Path
@@ -220,6 +221,27 @@ def test_what_is_held_has_no_priority(programs, priorities, is_held):
     programs.put("squeue", f"printf ' {priorities} \\n'")
     assert Slurm().is_held("4711", 3) is is_held
     assert programs.calls[-1].endswith(" --jobs 4711_3")
+
+
+@pytest.mark.parametrize("order", [Slurm.hold, Slurm.release, lambda *words: Slurm.nice(*words, None, 100)])
+@pytest.mark.parametrize(
+    ("lines", "refused"),
+    [
+        ("1_0: Job has already finished\\n1_1-4: No error", ""),
+        ("1_0: Job/step already completing or completed\\n1_1-4: No error", ""),
+        ("1_0-3: Job has already finished", "already finished"),
+        ("1_0: Access/permission denied\\n1_1-4: No error", "permission denied"),
+        ("1_0: Job has already finished\\n1_1: Job update not available right now", "not available"),
+        ("", "exit code 1"),
+    ],
+)
+def test_an_order_to_an_array_is_obeyed_where_only_tasks_that_had_ended_did_not(
+    programs, order, lines, refused
+):
+    """The lines of Slurm 22.05, which exits with 1 in all these cases."""
+    programs.put("scontrol", f"printf '{lines}\\n' >&2; exit 1")
+    with pytest.raises(LauncherError, match=refused) if refused else contextlib.nullcontext():
+        order(Slurm(), "1")
 
 
 def test_a_submission_whose_answer_was_lost_is_found(programs):

@@ -350,6 +350,20 @@ def test_what_waits_is_held_let_go_and_put_last_and_its_history_says_who(slurm, 
     assert all(one.who.endswith(" (command line)") for one in acted)
 
 
+def test_of_an_array_it_is_told_how_many_tasks_are_held_and_how_many_had_ended(slurm, capsys, monkeypatch):
+    monkeypatch.setattr("cingulum.commands.submission_check.crossval", lambda *words, **more: None)
+    (array,) = submit(capsys, "--folds", "4")
+    slurm.becomes(array, "COMPLETED", task=0, exit_code=0, ended=5.0)
+    assert cli.run(["hold", array]) == 0 == cli.run(["defer", array])
+    slurm.becomes(array, "RUNNING", task=1, started=5.0)
+    assert cli.run(["release", array]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "4711 held (PENDING): 3 of 4 tasks, 1 had ended",
+        "4711 has 1000 less priority (PENDING): 3 of 4 tasks, 1 had ended",
+        "4711 released (RUNNING): 2 of 4 tasks, 1 running, 1 had ended",
+    ]
+
+
 def test_of_jobs_of_which_one_does_not_wait_none_is_held(slurm, capsys, monkeypatch):
     (first,), (second,) = submit(capsys), submit(capsys, "name=other")
     slurm.becomes(second, "RUNNING", started=5.0)
