@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from jobs import submitter
+from jobs import ends, submitter
 from jobs.job import Change, Job
 from jobs.launchers.base import ACTIVE, ENDED, Launcher, TaskState
 from jobs.recovery import is_at, recover
@@ -98,15 +94,18 @@ def _take(store: Store, answers: Sequence[tuple[Job, Sequence[TaskState]]], grac
     found: list[tuple[Job, Sequence[TaskState]]] = []
     for (job, states), (_, unspoken) in zip(answers, gone, strict=True):
         known = {state.task: state for state in job.tasks}
-        ends = []
+        gone_for_good = []
         for task in unspoken:
-            noted = _noted(job, task)
+            noted = ends.noted(job, task)
             waited_s = time.time() - since.get((job.number, task), time.time())
             if _is_of_this_start(noted, known[task]) or waited_s >= grace_s:
-                ends.append(noted or _lost(job, known[task]))
-        if ends or any(known.get(state.task) != state for state in states):
-            found.append((job, [*states, *ends]))
-    return store.record(found)
+                gone_for_good.append(noted or _lost(job, known[task]))
+        if gone_for_good or any(known.get(state.task) != state for state in states):
+            found.append((job, [*states, *gone_for_good]))
+    changes = store.record(found)
+    for job, _ in found:
+        ends.note(store.get(job.key))
+    return changes
 
 
 def _unspoken(job: Job, states: Sequence[TaskState]) -> list[int]:
@@ -134,27 +133,6 @@ def _lost(job: Job, task: TaskState) -> TaskState:
         started=task.started,
         ended=time.time(),
     )
-
-
-def _noted(job: Job, number: int) -> TaskState | None:
-    """Return the end of a task from its file in the job's folder; None: no file, or no end in it.
-
-    An attendant writes `state.json`, of all tasks; the script of a task under Slurm, `state-TASK.json` where
-    there are several.
-    """
-    own = Path(job.folder) / f"state-{number}.json"
-    try:
-        text = (own if own.is_file() else own.with_name("state.json")).read_text(encoding="utf-8")
-        tasks: Any = json.loads(text)["tasks"]
-        noted = next((task for task in tasks if task["task"] == number and task["state"] in ENDED), None)
-        if noted is None:
-            return None
-        names = [field.name for field in dataclasses.fields(TaskState)]
-        return TaskState(
-            **{**{key: noted[key] for key in names if key in noted}, "hosts": tuple(noted["hosts"])}
-        )
-    except (OSError, ValueError, TypeError, KeyError):
-        return None  # half a file, or none: as good as no word
 
 
 def _check(name: str, answer: Mapping[str, Sequence[TaskState]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from jobs import ends
 from jobs.job import Job
 from jobs.launchers.base import ACTIVE, WAITING, TaskState
 from jobs.requests import describing, known
@@ -71,3 +72,4 @@ def _note(store: Store, job: Job, task: int | None) -> None:
         if task in (None, state.task) and state.state in WAITING and state.task not in spoken
     ]
     store.record([(job, [*told, *gone])])
+    ends.note(store.get(job.key))

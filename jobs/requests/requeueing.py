@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from jobs import terms
+from jobs import ends, terms
 from jobs.job import Job
 from jobs.launchers.base import ENDED, TaskState
 from jobs.requests import known
@@ -47,6 +47,7 @@ def requeue(store: Store, job: Job, task: int | None, *, who: str, warn: known.W
         launcher.requeue(external, task)
     for one in ended:
         store.requeue(store.get(job.key), one)
+    ends.note(store.get(job.key))  # those of the starts before are of no use any more
     known.refresh(store, [store.get(job.key)], warn=warn)
     return store.get(job.key)
 

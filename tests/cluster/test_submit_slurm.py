@@ -52,6 +52,20 @@ print(next(word for word in shown.split() if word.startswith("Nice=")))
 """
 
 
+# An array of which the first task ends at once, the second runs and the others wait.
+ARRAY = """
+from jobs.launchers.slurm import Slurm
+from jobs.sites import HERE
+from jobs.spec import JobSpec
+from jobs.store import Store
+from jobs.submission import submit
+
+tasks = (("true",), *[("sleep", "300")] * 3)
+spec = JobSpec("mine", "command", tasks, {folder!r}, parallel=False, at_once=1)
+print(submit(Store(), Slurm(), spec, HERE).label)
+"""
+
+
 @dataclass(frozen=True)
 class Study:
     """A folder of a user's own that all hosts see, with shards in it."""
@@ -248,6 +262,29 @@ def test_tasks_and_jobs_are_cancelled_and_their_followers_with_them(study):
     table = study.run("jobs").stdout
     assert all(len(line) <= 80 for line in table.splitlines()), table
     assert "CANCELLED" in table and pooled in table
+
+
+def test_of_an_array_the_rest_is_held_and_what_was_cancelled_outlives_the_store(cluster, tmp_path):
+    study = Study(cluster, tmp_path)
+    line = [sys.executable, "-c", ARRAY.format(folder=str(tmp_path))]
+    made = cluster.exec("ctl", line, cwd=tmp_path, environment=study.environment(), timeout=60)
+    array = made.stdout.strip()
+    study.until("two tasks to begin", lambda: study.in_queue(array) == {"COMPLETED", "RUNNING", "PENDING"})
+    share = ": 2 of 4 tasks, 1 running, 1 had ended\n"
+    for order, done in (("hold", "held"), ("release", "released"), ("defer", "has 1000 less priority")):
+        said = study.run(order, array)
+        assert said.returncode == 0, said.stderr
+        assert said.stdout.startswith(f"{array} {done} (RUNNING") and said.stdout.endswith(share)
+    assert study.run("hold", f"{array}_0").returncode == 2
+    # Slurm forgets at once that there was a fourth task.
+    assert study.run("cancel", f"{array}_3").returncode == 0 == study.run("cancel", array).returncode
+    study.until("the array to end", lambda: not {"RUNNING", "COMPLETING"} & study.in_queue(array))
+    ended = ["COMPLETED", "CANCELLED", "CANCELLED", "CANCELLED"]
+    assert [task["state"] for task in study.job(array)["tasks"]] == ended
+    for file in (tmp_path / "home").glob("jobs.db*"):
+        file.unlink()
+    (job,) = study.told("jobs", "--all")["jobs"]
+    assert (job["state"], [task["state"] for task in job["tasks"]]) == ("CANCELLED", ended)
 
 
 @pytest.mark.slow

@@ -84,6 +84,60 @@ def test_a_store_is_made_again_with_all_that_it_held(cluster, file, how) -> None
         assert found.aside.stat().st_size > 0
 
 
+def cancelled_and_forgotten(cluster: StandInCluster, monkeypatch: pytest.MonkeyPatch, job: str) -> None:
+    """`cingulum cancel` what waits, which Slurm forgets at once, as it does with tasks of an array."""
+    kept = [state for state in cluster.answers.get(job, []) if state.state not in ("PENDING", "REQUEUED")]
+    monkeypatch.setattr(cluster, "cancel", lambda name, task=None: cluster.answers.update({name: kept}))
+    ran = CliRunner().invoke(app, ["cancel", job])
+    assert ran.exit_code == 0, ran.stderr
+
+
+@pytest.mark.parametrize("end", ["FAILED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "COMPLETED"])
+def test_what_the_store_knew_of_ends_is_known_when_it_is_made_again(cluster, file, monkeypatch, end) -> None:
+    """Of an array in which one task ended and the other was cancelled, and of a job cancelled when held."""
+    submitted(cluster)
+    cluster.answers["2"] = [TaskState(0, end, hosts=("n2",), ended=8.0), TaskState(1, "PENDING")]
+    cluster.answers["3"] = [TaskState(0, "PENDING", reason="JobHeldUser")]
+    for job in ("2", "3"):
+        cancelled_and_forgotten(cluster, monkeypatch, job)
+    before = Store().list()
+    assert [[task.state for task in job.tasks] for job in before] == [
+        ["CANCELLED"],
+        [end, "CANCELLED"],
+        ["COMPLETED"],
+    ]
+    cluster.answers.clear()  # no accounting
+    remove(file)
+    assert comparable(rebuilding.rebuild().store.list()) == comparable(before)
+    remove(file)  # and as often as it is removed
+    assert comparable(rebuilding.rebuild().store.list()) == comparable(before)
+
+
+def test_an_end_of_a_start_before_is_not_that_of_a_job_that_was_started_again(cluster, file) -> None:
+    submitted(cluster)
+    folder = Path(Store().get("3").folder)
+    for state in (TaskState(0, "NODE_FAIL", ended=8.0), TaskState(0, "RUNNING", restarts=1, started=9.0)):
+        cluster.answers["3"] = [state]
+        assert CliRunner().invoke(app, ["jobs"]).exit_code == 0
+        assert ("NODE_FAIL" in (folder / "ends.json").read_text()) == (state.state == "NODE_FAIL")
+    cluster.answers.clear()
+    remove(file)
+    assert rebuilding.rebuild().store.get("3").state == "LOST"
+
+
+def test_what_the_script_left_of_a_later_start_goes_before_what_the_store_knew(cluster, file) -> None:
+    submitted(cluster)
+    cluster.answers["3"] = [TaskState(0, "CANCELLED", ended=8.0)]
+    assert CliRunner().invoke(app, ["jobs"]).exit_code == 0
+    cluster.answers.clear()
+    left = {"task": 0, "exit_code": 0, "hosts": ["n1"], "ended": 9.0, "state": "COMPLETED"}
+    for restarts, state in ((0, "CANCELLED"), (1, "COMPLETED")):
+        text = json.dumps({"tasks": [{**left, "restarts": restarts}]})
+        Path(Store().get("3").folder, "state.json").write_text(text)
+        remove(file)
+        assert rebuilding.rebuild().store.get("3").state == state
+
+
 def test_the_run_folders_of_jobs_that_wait_or_run_are_theirs_again(cluster, file) -> None:
     submitted(cluster)
     remove(file)
