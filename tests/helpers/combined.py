@@ -142,6 +142,7 @@ REFUSED = (
     Refused({"task": ("segmentation", "patches"), "then": ("explain",)}, r"label map needs no explanation"),
 )
 LIMIT_S = 300
+WRONG = r"Traceback|could not be (made|drawn|written)|Mt-KaHyPar gave no"
 SIMPLE = {"task": "classification", "strategy": "data", "ranks": 2, "option": "none", "then": "evaluate"}
 
 
@@ -312,7 +313,8 @@ class Bench:
 def _judged(done: Done, ran: Ran, why: Refused | None, what: str) -> str | None:
     """What is wrong with what a command did; a refusal that is due is kept."""
     if why is None:
-        is_right = done.returncode == 0 and "Traceback" not in done.stderr
+        # A part that fails after training, such as a picture, is a warning and no failure.
+        is_right = done.returncode == 0 and not re.search(WRONG, done.stdout + done.stderr)
         return None if is_right else f"{what}: code {done.returncode}: {_last(done)}"
     ran.refused, ran.refused_s = _first(done), done.seconds
     if done.returncode == 2 and re.search(why.said, done.stderr):
@@ -373,5 +375,5 @@ def _first(done: Done) -> str:
 
 
 def _last(done: Done) -> str:
-    errors = [line for line in _lines(done) if re.search(r"[Ee]rror|not done after|SIG", line)]
+    errors = [line for line in _lines(done) if re.search(rf"[Ee]rror|not done after|SIG|{WRONG}", line)]
     return " | ".join((errors or list(_lines(done)))[-3:])[:600]
