@@ -226,8 +226,7 @@ def test_what_cannot_be_exported_is_refused_in_words(tmp_path, capsys, monkeypat
     assert "tf2onnx is not installed" in said and "cingulum[onnx]" in said
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-@pytest.mark.parametrize("network", ["tiny", "resnet10"])
+@pytest.mark.parametrize("policy, network", [("mixed_bfloat16", "resnet10"), ("mixed_float16", "tiny")])
 def test_a_network_of_mixed_precision_is_an_onnx_in_float32(tmp_path, capsys, policy, network):
     keras.config.set_dtype_policy(policy)
     try:
