@@ -79,7 +79,7 @@ DEEP_diagnosis  := $(addprefix tests/parallel/test_,diagnose_slow.py doctor_on_t
                    tests/cluster/test_diagnose_hosts.py
 DEEP_slurm      := $(addprefix tests/whole/test_,submitters.py hostile_scripts.py commands_killed.py) \
                    $(addprefix tests/cluster/test_,preemption.py cluster_faults.py orphans.py rendered_scripts.py \
-                   forgotten_by_slurm.py submit_slurm.py database_killed.py)
+                   forgotten_by_slurm.py submit_slurm.py submission_kills.py database_killed.py)
 DEEP_launchers  := tests/parallel/test_attendant.py \
                    $(addprefix tests/cluster/test_,mpirun_hosts.py docker.py apptainer.py apptainer_hosts.py)
 DEEP_containers := $(addprefix tests/cluster/test_,docker.py apptainer.py apptainer_hosts.py)

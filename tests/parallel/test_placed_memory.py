@@ -35,6 +35,7 @@ def check(found):
         assert 0.95 * kept < seen < 1.05 * (kept + row["early"]), row
 
 
+@pytest.mark.deep
 def test_parameters_and_activations_on_two_ranks_are_those_that_were_predicted(tmp_path, launch):
     found = measured(launch, 2, tmp_path / "found.json", PAIRS)
     check(found)
