@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train every task under every strategy with an option, do what follows, and write the table of it.
 
-    combinations.py run FOLDER [PATTERN]    run the cells that FOLDER/cells.jsonl lacks or has a problem of
+combinations.py run FOLDER [PATTERN]    run the cells that FOLDER/cells.jsonl lacks or has a problem of
 combinations.py page FOLDER             write docs/reference/combinations.md of all of them
 """
 
@@ -64,7 +64,8 @@ def run(folder: Path, pattern: str, side_by_side: int) -> int:
             rows[ran.cell.name] = row
             out.write(json.dumps(row) + "\n")
             out.flush()
-            shutil.rmtree(folder / "work" / ran.cell.name, ignore_errors=ran.problem is None)
+            if ran.problem is None:  # what went wrong is there to be looked at
+                shutil.rmtree(folder / "work" / ran.cell.name)
             took = time.monotonic() - began
             print(
                 f"{number}/{len(left)} {took:.0f} s  {ran.cell.name}: {ran.problem or ran.refused or 'done'}",
