@@ -22,7 +22,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-again test test-unit test-whole test-parallel test-cluster test-deep check types style format bench bench-peers lock clean
+.PHONY: help setup demo demo-again test test-unit test-whole test-parallel test-cluster test-deep test-changed check types style format bench bench-peers lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,47 +57,13 @@ test-parallel: setup  ## tests under mpirun, and the commands of README and tuto
 test-cluster: setup  ## tests on emulated hosts with Slurm, and in containers (root on Linux, else skipped)
 	$(call pytest,tests/cluster,loadfile $(GATE),$(WAITING))
 
-# What `make test-deep ABOUT=...` runs, by what was changed: CONTRIBUTING.md says which is which.
-DEEP_bench      := $(addprefix tests/parallel/test_,bench.py bench_scaling.py peers.py) \
-                   $(addprefix tests/cluster/test_,scaling_on_hosts.py peers_on_hosts.py)
-DEEP_docs       := tests/docs $(addprefix tests/cluster/test_,testbed_page.py apptainer_hosts.py)
-DEEP_runs       := $(addprefix tests/parallel/test_,resume.py attendant.py) tests/cluster/test_preemption.py
-DEEP_leases     := tests/unit/test_lease_model.py $(addprefix tests/whole/test_,lease_search.py one_writer.py) tests/cluster/test_one_writer_matrix.py $(DEEP_runs)
-DEEP_strategies := $(addprefix tests/parallel/test_,slept.py equivalence.py reductions.py own_script.py guards.py \
-                   parameter_server_runs.py async_training.py waking.py other_mpis.py placed_cases.py \
-                   placed_memory.py placed_runs.py memory_limit.py edited_plans.py every_cut.py) \
-                   tests/cluster/test_openmpi5.py tests/unit/test_hypergraph.py \
-                   $(addprefix tests/whole/test_,placed_networks.py profile_command.py)
-DEEP_data       := $(addprefix tests/parallel/test_,data_faults.py staging.py patches_on_ranks.py faults.py) \
-                   tests/whole/test_fuzz_shards.py
-DEEP_tasks      := $(addprefix tests/parallel/test_,tasks_on_ranks.py patches_on_ranks.py)
-DEEP_combinations := tests/parallel/test_combinations.py
-DEEP_crossval   := $(addprefix tests/parallel/test_,crossval.py crossval_chance.py)
-DEEP_models     := tests/whole/test_networks.py
-DEEP_explain    := $(addprefix tests/whole/test_explain_,phantoms.py run.py)
-DEEP_diagnosis  := $(addprefix tests/parallel/test_,diagnose_slow.py doctor_on_two_ranks.py telemetry.py) \
-                   tests/cluster/test_diagnose_hosts.py
-DEEP_slurm      := $(addprefix tests/whole/test_,submitters.py hostile_scripts.py commands_killed.py) \
-                   $(addprefix tests/cluster/test_,preemption.py cluster_faults.py orphans.py rendered_scripts.py \
-                   forgotten_by_slurm.py submit_slurm.py submission_kills.py database_killed.py)
-DEEP_launchers  := tests/parallel/test_attendant.py \
-                   $(addprefix tests/cluster/test_,mpirun_hosts.py docker.py apptainer.py apptainer_hosts.py)
-DEEP_containers := $(addprefix tests/cluster/test_,docker.py apptainer.py apptainer_hosts.py)
-DEEP_service    := tests/whole/test_service_fuzzed.py
-DEEP_testbed    := $(addprefix tests/cluster/test_,testbed_ends.py testbed_page.py profile_on_hosts.py)
-DEEP_all        := tests/unit tests/whole tests/parallel tests/docs tests/cluster
-ABOUT           := all
-SUBJECTS        := $(sort $(patsubst DEEP_%,%,$(filter DEEP_%,$(.VARIABLES))))
+ABOUT := all
+test-deep: setup  ## what make test leaves out, all of it or ABOUT=data, slurm, ... (tests/subjects.yaml)
+	$(BIN)/python tools/pick_tests.py deep $(ABOUT)
 
-define deep
-$(if $(1),$(call pytest,$(1),$(if $(filter tests/docs,$(1)),worksteal,loadfile) -m "deep or drawn"))
-
-endef
-
-test-deep: export CINGULUM_DEEP := 1
-test-deep: setup  ## what make test leaves out, all of it or ABOUT=data, slurm, ... (CONTRIBUTING.md)
-	$(if $(DEEP_$(ABOUT)),,$(error ABOUT=$(ABOUT): known are $(SUBJECTS)))
-	$(foreach folder,unit whole parallel docs cluster,$(call deep,$(filter tests/$(folder) tests/$(folder)/%,$(DEEP_$(ABOUT)))))
+SINCE := origin/main
+test-changed: setup  ## all that tests what you changed SINCE=origin/main, by what imports what
+	$(BIN)/python tools/pick_tests.py changed $(SINCE)
 
 check: setup  ## lint, format, types, imports, shell scripts, Dockerfiles
 	@$(MAKE) --no-print-directory -j2 --output-sync=target types style
