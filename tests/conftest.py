@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import settings
 
 from trainer import processor
@@ -25,12 +27,25 @@ settings.load_profile("untimed")
 # Files of tests import what lives to the end, TensorFlow too: nothing to look through for garbage.
 gc.disable()
 
+TESTS = Path(__file__).parent
+# By folder/name of a file, the beginnings of names of tests.
+GATE: dict[str, tuple[str, ...]] = {
+    file: ("",) if names == "all" else tuple(names)
+    for files in yaml.safe_load((TESTS / "gate.yaml").read_text()).values()
+    for file, names in files.items()
+}
+
 _died = pytest.StashKey[bool]()
 
 
 @pytest.hookimpl(tryfirst=True)  # a folder may have an order of its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that have a `slow` test: begun late, one core would wait for the other."""
+    """Mark what gate.yaml leaves out; begin with files of `slow` tests, or one core waits for the other."""
+    for item in items:
+        folder, name = item.path.parent.name, item.path.stem.removeprefix("test_")
+        chosen = GATE.get(f"{folder}/{name}", ())
+        if folder != "unit" and not item.name.removeprefix("test_").startswith(chosen):
+            item.add_marker("deep")
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 

@@ -96,7 +96,6 @@ def test_the_image_says_what_it_is_and_passes_its_own_test(user):
     user.run(program, "test", str(user.image))
 
 
-@pytest.mark.deep
 def test_the_definition_file_is_built_anew(user):
     """Whatever earlier runs have left; its own test is part of the build."""
     with apptainer_image.user("anew") as someone:
@@ -149,7 +148,6 @@ def test_variables_reach_a_rank_as_they_are(user, of_the_host):
     assert not of_the_host or seen["OMPI_COMM_WORLD_RANK"] == "3"
 
 
-@pytest.mark.deep
 def test_two_ranks_train_in_a_container_each(user, study, cingulum):
     config = configured(user, study)
     words = ("submit", config, *options(user))
@@ -211,7 +209,6 @@ def test_what_is_not_there_is_named(user, study, cingulum):
     assert "/nowhere/cingulum.sif is not there" in said and "apptainer build" in said
 
 
-@pytest.mark.deep
 def test_ranks_told_to_save_by_the_hosts_mpirun_end_with_75_and_go_on_there(user, study, cingulum):
     """Rank 0 waits after the fifth step until it is told."""
     program = shutil.copy(FAULTY, study)

@@ -114,7 +114,7 @@ def study(hosts: Testbed, apptainer_user: User) -> Iterator[Study]:
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("launcher", [pytest.param("mpirun", marks=pytest.mark.deep), "srun"])
+@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
 def test_slurm_brings_containers_on_two_hosts_through_preemption(study, launcher):
     site = study.site(f"container: apptainer\nlauncher: {launcher}\n{ETHERNET}")
     words = ("--launcher", "slurm", "--site", site, "--image", study.image, "--nodes", 2, "--time", 20)
@@ -136,7 +136,6 @@ def test_slurm_brings_containers_on_two_hosts_through_preemption(study, launcher
     assert task["hosts"] == ["n1", "n2"]
 
 
-@pytest.mark.deep
 def test_the_hybrid_script_to_edit_by_hand_saves_and_goes_on(study):
     text = (ROOT / "slurm" / "hybrid.sbatch").read_text()
     text, images = re.subn(
@@ -158,7 +157,6 @@ def test_the_hybrid_script_to_edit_by_hand_saves_and_goes_on(study):
     study.went_on(log.read_text())
 
 
-@pytest.mark.deep
 def test_mpirun_starts_containers_over_ssh_and_starts_them_again(study):
     (study.folder / "hosts").write_text("n1\nn2\n")
     site = study.site(f"hostfile: {study.folder}/hosts\n{ETHERNET}")
@@ -178,7 +176,6 @@ def test_mpirun_starts_containers_over_ssh_and_starts_them_again(study):
     assert (task["state"], task["restarts"], task["hosts"]) == ("COMPLETED", 1, ["n1", "n2"])
 
 
-@pytest.mark.deep
 def test_the_commands_of_the_page_run_with_a_sif_file(study, apptainer_user):
     program = str(apptainer_image.program())
     file = apptainer_user.folder / "cingulum.sif"

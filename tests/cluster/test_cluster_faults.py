@@ -25,7 +25,6 @@ def started(cluster, tmp_path: Path, **options) -> Job:
     return job
 
 
-@pytest.mark.deep
 def test_a_host_without_power_is_named_and_the_job_goes_on_without_it(tmp_path, shards, cluster):
     """Three ranks become two, with the same global batch."""
     config = tiny_runs.write_config(
@@ -46,7 +45,6 @@ def test_a_host_without_power_is_named_and_the_job_goes_on_without_it(tmp_path, 
     assert len(tiny_runs.rows(tmp_path / "run")) == 3
 
 
-@pytest.mark.deep
 def test_a_cut_link_ends_all_ranks_and_the_job_goes_on_elsewhere(tmp_path, shards, cluster):
     config = tiny_runs.write_config(tmp_path, shards, "run", guards__timeout_s=20)
     job = submit(cluster, tmp_path / "job", [FAULTY, "wait", 0, 5, config, "--resume"])
@@ -103,7 +101,6 @@ def test_a_job_that_may_shrink_goes_on_without_a_host_that_lost_its_power(tmp_pa
     assert job.events[-1] == "done" and len(job.failures) == 1
 
 
-@pytest.mark.deep
 def test_a_job_that_may_shrink_goes_on_without_the_host_of_its_batch_script(tmp_path, cluster):
     """Slurm itself would wait for as many hosts as before: a step on another host has changed the job."""
     folder = tmp_path / "job"

@@ -16,7 +16,7 @@ from stand_in_slurm import StandInSlurm
 from trainer.errors import StoreError
 
 # Of an action, at how many of its questions to the database to kill it.
-IN_THE_GATE = {"cancel": 2, "requeue what failed": 3, "share": 1}
+SOME = {"cancel": 2, "requeue what failed": 3, "share": 1}
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +52,7 @@ def before_each(what) -> Iterator[None]:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("name", "kills"),
-    [
-        *IN_THE_GATE.items(),
-        *(pytest.param(name, 0, marks=pytest.mark.deep, id=f"{name}, each") for name in ACTIONS),
-    ],
+    [*SOME.items(), *(pytest.param(name, 0, id=f"{name}, each") for name in ACTIONS)],
 )
 def test_a_database_killed_within_a_command_has_it_once_when_asked_again(world, database, name, kills):
     action, met = ACTIONS[name], 0

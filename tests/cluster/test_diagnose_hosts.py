@@ -58,7 +58,6 @@ def test_a_throttled_link_is_the_network(cluster, tmp_path, shards):
     assert any(setting.words == "train.strategy.compression=float16" for setting in found.settings)
 
 
-@pytest.mark.deep
 def test_a_throttled_link_between_the_parts_of_a_network_is_the_network(cluster, tmp_path, shards):
     found = evidence.diagnose(train(cluster, tmp_path, shards, 2, train__strategy="spatial"))
     assert (found.bound, found.cause) == ("network", None), found
@@ -66,7 +65,6 @@ def test_a_throttled_link_between_the_parts_of_a_network_is_the_network(cluster,
     assert any("rank 1 @ n2 waits for messages in each step: " in sentence for sentence in found.evidence)
 
 
-@pytest.mark.deep
 def test_one_server_of_two_workers_is_what_they_wait_for(cluster, tmp_path, shards):
     found = evidence.diagnose(train(cluster, tmp_path, shards, 3, **SERVED))
     assert found.bound == "server", found

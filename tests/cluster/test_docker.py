@@ -222,7 +222,6 @@ def test_no_command_of_cingulum_is_hidden_by_a_program_of_the_image(daemon):
     assert in_container(daemon, "bash", "-c", script, image=WITH_SSH) == ""
 
 
-@pytest.mark.deep
 def test_two_ranks_train_in_one_container_as_the_calling_user(job, study):
     ended = job(training(study)).wait_for_end()
     assert (ended.state, ended.exit_code, ended.restarts) == ("COMPLETED", 0, 0)
@@ -274,7 +273,6 @@ def saves_when_told(process: subprocess.Popen[bytes], study: Path) -> None:
     assert 2 <= steps(study / "run")[-1] < 2400
 
 
-@pytest.mark.deep
 def test_a_container_told_to_save_ends_with_75(daemon, study):
     plan = Docker(CLIENT, (USER, USER, ())).plan(training(study, epochs=400), HERE, study, "0" * 16)
     environment = {**os.environ, **plan.environment, "DOCKER_HOST": daemon.host}
@@ -293,7 +291,6 @@ def test_a_cancelled_job_leaves_no_container(daemon, job, study):
     wait_until(lambda: not daemon.containers(), "the container is gone", 30)
 
 
-@pytest.mark.deep
 def test_a_job_whose_attendant_and_client_were_killed_leaves_no_container(daemon, job, study):
     launched = job(training(study, epochs=400))
     launched.wait(lambda: steps(study / "run"), "a checkpoint")
@@ -352,7 +349,6 @@ def hosts_of(run: Path) -> list[str]:
     return json.loads((run / "run.json").read_text())["hosts"]
 
 
-@pytest.mark.deep
 def test_two_containers_told_to_save_end_with_75(daemon, study):
     config = write_config(study, study / "shards", "run", train__epochs=400)
     saves_when_told(across(daemon, study, "cingulum", "train", str(config), "--resume"), study)

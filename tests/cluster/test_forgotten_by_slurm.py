@@ -36,7 +36,6 @@ def forgetful(cluster_machine, tmp_path_factory) -> Iterator[Testbed]:
     testbed.down()
 
 
-@pytest.mark.deep
 def test_a_job_that_slurm_has_forgotten_is_said_to_have_completed_at_the_first_look(forgetful, tmp_path):
     def python(*words: str) -> str:
         environment = {"PYTHONPATH": str(ROOT), "CINGULUM_HOME": str(tmp_path / "home")}

@@ -57,7 +57,6 @@ def test_an_mpirun_that_waits_for_a_lost_host_is_ended(cluster, tmp_path):
     assert entry.state == "NODE_FAIL" and entry.reason.startswith("n3: does not answer")
 
 
-@pytest.mark.deep
 def test_without_shrink_a_job_waits_for_its_host_a_bounded_number_of_times(cluster, tmp_path):
     job = start(cluster, tmp_path, waiting(tmp_path))
     job.wait(are_up(tmp_path, 3), "three ranks", START_S)
@@ -69,7 +68,7 @@ def test_without_shrink_a_job_waits_for_its_host_a_bounded_number_of_times(clust
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("fault", ["off", pytest.param("stopped", marks=pytest.mark.deep)])
+@pytest.mark.parametrize("fault", ["off", "stopped"])
 def test_a_training_that_loses_a_host_or_hangs_ends_finished(cluster, tmp_path, fault):
     """Host n2 loses its power; or a rank stops amid a collective, which only our watchdog sees."""
     shards = tiny_runs.make_shards(tmp_path / "shards")
@@ -97,7 +96,6 @@ def test_a_training_that_loses_a_host_or_hangs_ends_finished(cluster, tmp_path, 
     assert (where, "does not answer" in why) == ("n2" if fault == "off" else "rank 1 @ n2", True)
 
 
-@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_asynchronous_training_goes_on_without_a_host_that_lost_its_power(cluster, tmp_path):

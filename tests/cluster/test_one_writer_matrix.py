@@ -24,7 +24,7 @@ from slurm_jobs import FAULTY, Job, slurm, submit, wait_until
 
 from jobs.testbed import Testbed
 
-pytestmark = [pytest.mark.deep, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 TRIALS = 30
 FAULTS = ("link cut", "slurmd killed", "controller restarted", "requeued", "powered off", "rank 0 stopped")

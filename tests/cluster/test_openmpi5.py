@@ -14,7 +14,7 @@ from ssh_jobs import START_S, are_up, ranks_end, start, waiting
 
 from jobs.spec import Resources
 
-pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(autouse=True)

@@ -34,7 +34,7 @@ def started(cluster, tmp_path: Path) -> tuple[Job, str]:
     return job, job.says("BatchHost")
 
 
-@pytest.mark.parametrize("fault", ["slurmd", pytest.param("link", marks=pytest.mark.deep)])
+@pytest.mark.parametrize("fault", ["slurmd", "link"])
 def test_an_orphan_neither_requeues_its_successor_nor_notes_a_failure(cluster, tmp_path, fault):
     job, host = started(cluster, tmp_path)
     if fault == "slurmd":

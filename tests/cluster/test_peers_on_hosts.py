@@ -15,8 +15,6 @@ from cingulum.bench.scaling import peer_cells
 from jobs.testbed import Testbed
 from trainer.bench.scaling.cells import Cell
 
-pytestmark = pytest.mark.deep  # asked for by who changes trainer/bench/peers
-
 CELL = {"model": "tiny", "size": 16, "width": 8, "batch": 4, "ranks": 2, "hosts": 2, "steps": 5}
 GRADIENT_BYTES = 70_680  # 17,670 trainable numbers in float32
 

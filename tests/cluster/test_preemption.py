@@ -100,7 +100,6 @@ def test_a_cancelled_job_saves_and_is_not_started_again(tmp_path, cluster):
     assert job.failures == [] and not list(job.folder.glob("attempt*"))
 
 
-@pytest.mark.deep
 def test_a_cancelled_training_goes_on_when_it_is_submitted_again(tmp_path, shards, reference, cluster):
     job, config = started_and_waiting(cluster, tmp_path, shards)
     slurm(cluster, "scancel", job.label)
@@ -115,7 +114,6 @@ def test_a_cancelled_training_goes_on_when_it_is_submitted_again(tmp_path, shard
     assert weights(tmp_path) == weights(reference)
 
 
-@pytest.mark.deep
 def test_a_job_killed_before_its_first_checkpoint_starts_over(tmp_path, shards, reference, cluster):
     job, config = started_and_waiting(cluster, tmp_path, shards, step=1)
     assert not tiny_runs.steps(tmp_path / "run")
@@ -128,7 +126,6 @@ def test_a_job_killed_before_its_first_checkpoint_starts_over(tmp_path, shards, 
     assert weights(tmp_path) == weights(reference)
 
 
-@pytest.mark.deep
 def test_a_dead_slurmd_and_a_restarted_controller_cost_no_step_before_the_last_checkpoint(
     tmp_path, shards, reference, cluster
 ):
@@ -174,7 +171,6 @@ def test_a_job_at_its_time_limit_saves_and_is_started_again(tmp_path, cluster):
     assert int(job.says("Restarts")) == 1 and job.failures == []
 
 
-@pytest.mark.deep
 def test_a_job_that_has_not_saved_at_its_time_limit_is_started_again_a_bounded_number_of_times(
     tmp_path, cluster
 ):
@@ -190,7 +186,7 @@ def test_a_job_that_has_not_saved_at_its_time_limit_is_started_again_a_bounded_n
     assert "failed 1 times: not started again" in job.log and int(job.says("Restarts")) == 1
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("srun", marks=pytest.mark.deep)])
+@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
 def test_a_job_requeued_by_its_user_saves_first(tmp_path, cluster, launcher):
     job = submit(cluster, tmp_path / "job", [SAVER, tmp_path / "job"], requeues=0, launcher=launcher)
     wait_until(lambda: job.events == ["started"], "the start")

@@ -6,8 +6,6 @@ import json
 import sys
 from pathlib import Path
 
-import pytest
-
 from jobs.launchers import mpirun
 
 PROGRAM = Path(__file__).parents[1] / "parallel" / "programs" / "measured_links.py"
@@ -18,7 +16,6 @@ ON_LINKS = {
 }
 
 
-@pytest.mark.deep  # on a machine that does nothing else
 def test_a_link_is_measured_as_it_was_shaped(cluster):
     hosts = cluster.hosts[:2]
     for host in hosts:

@@ -173,7 +173,6 @@ def test_each_task_of_an_array_gets_its_own_words_and_log(cluster, tmp_path):
         assert noted["arguments"] == [f"task {number}", "\n"]
 
 
-@pytest.mark.deep
 def test_a_token_finds_its_job(cluster, tmp_path):
     job = JobSpec("a job", "train", ((sys.executable, "-c", "pass"),), "/")
     script = tmp_path / "job.sbatch"
@@ -186,7 +185,6 @@ def test_a_token_finds_its_job(cluster, tmp_path):
     ]
 
 
-@pytest.mark.deep
 @pytest.mark.slow
 def test_a_script_edited_by_hand_trains_on_two_hosts(cluster, tmp_path):
     make_shard_set(tmp_path / "shards", 20, shape=(16, 16, 16, 1))

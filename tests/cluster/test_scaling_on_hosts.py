@@ -14,7 +14,6 @@ SMALL = ["--models", "tiny", "--size", "16", "--batch", "2", "--steps", "2", "--
 ASKED = [sys.executable, "-m", "cingulum", "bench", "scaling", *SMALL, "--scaling", "strong", "--json"]
 
 
-@pytest.mark.deep
 @pytest.mark.slow
 def test_in_an_allocation_ranks_run_on_its_nodes(cluster, tmp_path):
     """Within the batch script; the host that all start from is one of the nodes."""
@@ -32,7 +31,6 @@ def test_in_an_allocation_ranks_run_on_its_nodes(cluster, tmp_path):
     assert (here["facts"]["hosts"], spread["facts"]["hosts"]) == (1, 2)
 
 
-@pytest.mark.deep
 def test_on_emulated_hosts_bytes_are_counted_and_nothing_stays(cluster_machine, tmp_path):
     before = set(layout.names())
     command = [*ASKED, "--ranks", "2", "--hosts", "2", "--bandwidth", "200mbit", "--out", str(tmp_path)]

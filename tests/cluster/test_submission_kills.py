@@ -12,7 +12,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_submitter_killed_at_any_point_loses_no_job_and_submits_none_twice(cluster, tmp_path) -> None:

@@ -189,7 +189,7 @@ def test_images_are_imported_trained_on_over_two_hosts_evaluated_and_reported(st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("seeds", [1, 2])
 def test_folds_and_seeds_train_as_an_array_and_are_pooled_by_the_job_after_it(study, seeds):
     asked = ["--folds", 2, "--seeds", seeds]
     array, pooled = study.submit("mine.yaml", *asked, "--then", "report", "--name", "cv")

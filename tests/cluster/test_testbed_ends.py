@@ -113,11 +113,6 @@ def test_down_leaves_nothing_and_may_be_said_twice(traces):
 STAGES = ["kept", "pids/switch", "pids/n2", "pids/munged.pid", "pids/slurmctld.pid"]
 
 
-def with_deep(cases: list, *gate: object) -> list:
-    """Of these cases `make test` has some, and `make test-deep` the others."""
-    return [case if case in gate else pytest.param(case, marks=pytest.mark.deep) for case in cases]
-
-
 def begun(traces: Traces, stage: str, *more: str) -> subprocess.Popen[str]:
     """A `testbed up` that has come as far as to have made this file."""
     argv = cli("up", "--name", traces.name, "--hosts", "3", "--cpus-per-host", "0.5", *more)
@@ -127,7 +122,7 @@ def begun(traces: Traces, stage: str, *more: str) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("stage", with_deep(STAGES, "pids/switch"))
+@pytest.mark.parametrize("stage", STAGES)
 def test_after_a_kill_in_the_middle_of_up_down_still_leaves_nothing(traces, stage):
     process = begun(traces, stage)
     process.kill()
@@ -141,7 +136,7 @@ def test_after_a_kill_in_the_middle_of_up_down_still_leaves_nothing(traces, stag
     assert traces.left() == []
 
 
-@pytest.mark.parametrize("stage", with_deep(["etc", "db/mysql"], "db/mysql"))
+@pytest.mark.parametrize("stage", ["etc", "db/mysql"])
 def test_after_a_kill_no_program_that_up_was_running_works_on(traces, stage):
     """`cp` of /etc, and what makes MariaDB's first files for seconds, outside of all namespaces."""
     process = begun(traces, stage, "--accounting")
@@ -163,7 +158,7 @@ def test_who_waits_for_the_end_of_a_pipe_does_not_wait_for_the_testbed(traces):
         assert pipe.read() == b""
 
 
-@pytest.mark.parametrize("stage", with_deep(STAGES, "pids/slurmctld.pid"))
+@pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_up_that_is_interrupted_takes_everything_down_itself(traces, number, code, stage):
     process = begun(traces, stage)

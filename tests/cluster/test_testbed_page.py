@@ -19,7 +19,6 @@ OURS = re.compile(
 )
 
 
-@pytest.mark.deep
 def test_the_commands_of_the_page_run(cluster_machine, tmp_path):
     commands = "".join(OURS.findall(PAGE.read_text()))
     assert commands.count("cingulum testbed") > 12

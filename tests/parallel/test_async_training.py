@@ -87,9 +87,7 @@ def test_a_dead_server_ends_the_run_with_its_name(launch, tmp_path, shards):
     [
         ("kill-start", 1, "rank 1 @ {host} (process 1) did not connect to server 0"),
         ("kill-start", 2, "server 0 @ {host} (process 2) has not sent"),
-        pytest.param(
-            "kill-meeting", 1, "Process 1 of 3 did not connect to process 0", marks=pytest.mark.deep
-        ),
+        ("kill-meeting", 1, "Process 1 of 3 did not connect to process 0"),
     ],
 )
 def test_one_that_dies_before_addresses_are_exchanged_is_named_and_ends_the_run(

@@ -292,7 +292,6 @@ def test_what_a_job_leaves_is_private_to_its_user(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.deep
 @pytest.mark.parametrize("step", [1, 5])
 def test_a_training_whose_rank_is_killed_ends_finished(tmp_path, step):
     """Step 1 is before the first checkpoint: the training starts over."""

@@ -26,7 +26,6 @@ def bench(what, options=SMALL, **environment):
     return json.loads(ran.stdout)
 
 
-@pytest.mark.deep
 def test_a_step_is_measured_against_copies_against_keras_and_against_peers():
     figures = bench("step", [*SMALL, "--peers", "/nowhere"])
     # What was measured, not how fast: timed assertions do not belong in a test.
@@ -45,7 +44,6 @@ def test_a_step_is_measured_against_copies_against_keras_and_against_peers():
     assert theirs["lead"] == figures["best_peer_lead"] == pytest.approx(lead)
 
 
-@pytest.mark.deep
 def test_a_benchmark_that_is_killed_leaves_no_process_though_they_stand_still():
     mark = f"marked-{os.getpid()}"
     process = subprocess.Popen(
@@ -84,14 +82,12 @@ def stopped(mark):
     return [state for state in states if state == "T"]
 
 
-@pytest.mark.deep
 def test_every_way_to_reduce_is_timed():
     figures = bench("ring")
     assert set(figures["step_s"]) == {"no reduction", *(name for name, _, _ in step.REDUCTIONS)}
     assert all(found["median"] > 0 for found in figures["step_s"].values())
 
 
-@pytest.mark.deep
 def test_the_loader_is_measured_beside_others_and_its_limit(tmp_path):
     others = ["--reader", "h5py", "--reader", "nibabel", "--reader", "zarr", "--peers", "/nowhere"]
     figures = bench("loader", [*LOADER, *others], TMPDIR=str(tmp_path))
@@ -120,7 +116,6 @@ def test_the_loader_is_measured_beside_others_and_its_limit(tmp_path):
     assert figures["machine"]["memory_bytes"] > 0
 
 
-@pytest.mark.deep
 def test_ctrl_c_leaves_no_files_and_no_processes(tmp_path):
     process = subprocess.Popen(
         line("loader", LOADER), env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.PIPE, text=True
@@ -138,7 +133,6 @@ def test_ctrl_c_leaves_no_files_and_no_processes(tmp_path):
     assert not [words for words in lines if str(tmp_path).encode() in words]
 
 
-@pytest.mark.deep
 def test_ranks_share_an_epoch_and_read_its_bytes_once(tmp_path):
     picture = tmp_path / "throughput.png"
     figures = bench("loader", [*LOADER, "--plot", str(picture), "--volumes", "4", "--batch", "2"])
@@ -154,7 +148,6 @@ def test_ranks_share_an_epoch_and_read_its_bytes_once(tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.deep
 def test_waiting_for_input_is_measured(tmp_path):
     small = ["--model", "tiny", "--size", "16", "--volumes", "8", "--batch", "2", "--steps", "2", "--json"]
     figures = bench("input", [*small, "--repeats", "2"], TMPDIR=str(tmp_path))

@@ -8,8 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 SMALL = ["--models", "tiny", "--size", "16", "--batch", "2", "--steps", "2", "--repeats", "1"]
 
 
@@ -22,7 +20,6 @@ def rows(folder):
     return [json.loads(text) for text in (folder / "rows.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.deep
 def test_a_study_goes_on_after_ctrl_c_and_measures_nothing_twice(tmp_path):
     """Also: a strategy that fails is a row, a server is a process of its own, and a network is trained."""
     folder = tmp_path / "study"
@@ -60,7 +57,6 @@ def test_a_study_goes_on_after_ctrl_c_and_measures_nothing_twice(tmp_path):
     assert list((folder / "figures").glob("tiny-*-speed-up.png"))
 
 
-@pytest.mark.deep
 def test_a_training_gives_a_curve_of_accuracy_against_time(tmp_path):
     ran = subprocess.run(
         line(tmp_path, "--ranks", "2", "--scaling", "strong", "--epochs", "2", "--json"),

@@ -143,7 +143,6 @@ def test_an_error_in_its_report_leaves_the_figures_of_a_cross_validation(
 
 
 @pytest.mark.slow
-@pytest.mark.deep
 def test_a_fold_that_is_killed_goes_on_and_changes_no_figure(reference, tmp_path):
     copy = without(reference, tmp_path, "fold-1-seed-0")
     line = [copy / "crossval.yaml", f"runs={tmp_path}"]
@@ -194,7 +193,7 @@ def test_ctrl_c_lets_the_ranks_of_a_fold_save(reference, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keep_going", [pytest.param(False, marks=pytest.mark.deep), True])
+@pytest.mark.parametrize("keep_going", [False, True])
 def test_a_fold_that_fails_is_told_in_its_own_words_with_its_exit_code(tmp_path, shards, keep_going):
     line = [config_of(tmp_path, shards), "model.options={dropuot: 0.1}", *["--keep-going"] * keep_going]
     code, _, err = finish(*line)
@@ -281,7 +280,6 @@ def test_a_fold_without_enough_subjects_is_refused_before_anything_is_written(tm
         ({"name": "segmentation"}, {"name": "unet3d", "width": 4, "options": {"depth": 2}}, "dice"),
     ],
 )
-@pytest.mark.deep
 def test_other_tasks_are_pooled_by_their_own_figures(tmp_path, task, model, figure):
     shards = make_shards(tmp_path / "shards", subjects=12, maps=True)
     config = write_config(tmp_path, shards, "cv", task=task, model=model, train__epochs=2)
@@ -296,7 +294,6 @@ def test_other_tasks_are_pooled_by_their_own_figures(tmp_path, task, model, figu
 
 
 @pytest.mark.slow
-@pytest.mark.deep
 def test_folds_that_were_trained_as_tasks_of_an_array_are_pooled_afterwards(reference, shards, tmp_path):
     config = config_of(tmp_path, shards)
     # Both at once and in a folder that is not there yet, as a scheduler starts them.
@@ -312,7 +309,6 @@ def test_folds_that_were_trained_as_tasks_of_an_array_are_pooled_afterwards(refe
 
 
 @pytest.mark.slow
-@pytest.mark.deep
 def test_ranks_that_were_started_train_one_fold_together(shards, tmp_path, launch):
     words = [config_of(tmp_path, shards), "train.epochs=1", "--fold", "1"]
     done = launch(2, ROOT / "cingulum" / "__main__.py", "crossval", *words)

@@ -107,7 +107,6 @@ def test_labels_drawn_by_lot_are_worth_nothing(cohort, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.deep
 def test_true_labels_of_an_easy_cohort_are_learned(cohort, tmp_path):
     assert crossval(cohort, tmp_path, people="people.csv", label="diagnosis") == 0
     _, (low, _), _ = pooled_auc(tmp_path)
@@ -115,7 +114,6 @@ def test_true_labels_of_an_easy_cohort_are_learned(cohort, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.deep
 def test_a_leak_would_be_seen(cohort, tmp_path):
     """Scans of a person in two folds give the lot away: the first test can fail."""
     assert crossval(cohort, tmp_path, people="strangers.csv", label="lot", leaks="ignore") == 0

@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 # The gate has one that is tried again and one that is not.
-@pytest.mark.parametrize("faults", [("broken", "none"), pytest.param(tuple(FAULTS), marks=pytest.mark.deep)])
+@pytest.mark.parametrize("faults", [("broken", "none"), tuple(FAULTS)])
 def test_what_stays_ends_all_ranks_until_it_is_mended_and_what_passes_changes_no_bit(
     tmp_path, launch, faults
 ):

@@ -13,7 +13,6 @@ import tiny_runs
 from trainer.telemetry import evidence
 from trainer.telemetry.verdict import WORTH
 
-pytestmark = pytest.mark.deep
 PROGRAM = "slowed_train.py"
 ALIKE = {
     "data__augment": {},

@@ -3,10 +3,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 
-
-@pytest.mark.deep
 def test_the_doctor_finds_this_installation_fit():
     line = [str(Path(sys.executable).parent / "cingulum"), "doctor", "--json"]
     ran = subprocess.run(line, capture_output=True, text=True, timeout=200)

@@ -48,7 +48,6 @@ def train(launch, folder, shards, name, ranks, strategy):
     return keras.saving.load_model(folder / name / "model.keras").get_weights()
 
 
-@pytest.mark.deep
 def test_a_plan_edited_by_hand_ends_with_the_weights_of_one_process(tmp_path, shards, launch):
     strategy = {"name": "spatial"}
     config = tiny_runs.write_config(tmp_path, shards, "planned", **COMMON, train__strategy=strategy)
@@ -66,7 +65,6 @@ def test_a_plan_edited_by_hand_ends_with_the_weights_of_one_process(tmp_path, sh
     assert followed["held"][0] < followed["parameters"]
 
 
-@pytest.mark.deep
 def test_replicas_follow_an_edited_plan_too(tmp_path, shards, launch):
     strategy = {"name": "filters", "replicas": 2}
     config = tiny_runs.write_config(tmp_path, shards, "planned", **COMMON, train__strategy=strategy)
@@ -83,7 +81,6 @@ def test_replicas_follow_an_edited_plan_too(tmp_path, shards, launch):
         np.testing.assert_allclose(mine, its, rtol=0, atol=1e-5)
 
 
-@pytest.mark.deep
 def test_ranks_whose_hosts_have_different_plans_are_refused_and_named(tmp_path, shards, launch):
     config = tiny_runs.write_config(tmp_path, shards, "run", **COMMON, train__strategy={"name": "spatial"})
     plan = write_plan(config, 2)
@@ -104,7 +101,6 @@ def test_ranks_whose_hosts_have_different_plans_are_refused_and_named(tmp_path, 
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.deep
 def test_a_plan_for_other_ranks_is_refused_once_and_nothing_is_written(tmp_path, shards, launch):
     config = tiny_runs.write_config(tmp_path, shards, "run", **COMMON, train__strategy={"name": "spatial"})
     plan = write_plan(config, 4)

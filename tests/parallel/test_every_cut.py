@@ -16,7 +16,7 @@ from conftest import ROOT, Launch
 from trainer.planning.placement import staging
 from trainer.strategies.placed.reading import read
 
-pytestmark = [pytest.mark.slow, pytest.mark.deep, pytest.mark.timeout(7200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
 NETWORKS = ("resattnet18", "unet3d", "densenet121")
 SCHEDULES = ("1f1b", "gpipe")

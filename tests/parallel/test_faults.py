@@ -29,7 +29,6 @@ def first_line(text: str) -> str:
     return next(line for line in text.splitlines() if line.strip() and not line.startswith(noise))
 
 
-@pytest.mark.deep
 def test_a_rank_that_raises_is_heard_first_and_ends_the_others(tmp_path, shards, launch):
     outcome = launch(2, PROGRAM, "raise", 1, 5, tiny_runs.write_config(tmp_path, shards, "run"))
     assert outcome.exit_code == 1
@@ -60,7 +59,6 @@ def test_a_rank_that_is_frozen_is_named_by_those_that_wait_for_it(tmp_path, shar
     assert outcome.seconds < 2 * BOUND_S + 1.5 * 10
 
 
-@pytest.mark.deep
 def test_a_rank_that_is_killed_ends_the_others(tmp_path, shards, launch):
     outcome = launch(2, PROGRAM, "kill", 0, 5, tiny_runs.write_config(tmp_path, shards, "run"))
     assert outcome.exit_code == 137
@@ -96,7 +94,6 @@ def test_weights_that_drift_apart_stop_the_run(tmp_path, shards, launch):
     assert "Traceback" not in outcome.err
 
 
-@pytest.mark.deep
 def test_a_damaged_volume_that_one_rank_reads_is_told_once(tmp_path, launch):
     shards = tiny_runs.make_shards(tmp_path / "shards")
     tiny_runs.flip_a_byte(shards, row=1)
@@ -108,7 +105,6 @@ def test_a_damaged_volume_that_one_rank_reads_is_told_once(tmp_path, launch):
     assert outcome.seconds < BOUND_S
 
 
-@pytest.mark.deep
 def test_a_wrong_configuration_is_told_once_and_not_by_every_rank(tmp_path, shards, launch):
     config = tiny_runs.write_config(tmp_path, shards, "run", train__epocs=3)
     outcome = launch(2, PROGRAM, "none", 0, 0, config)

@@ -35,14 +35,12 @@ def test_a_bad_input_on_one_rank_is_one_message_without_a_traceback(launch: Laun
     assert outcome.exit_code == 2
 
 
-@pytest.mark.deep
 def test_a_broken_reduction_is_seen_by_the_divergence_guard(launch: Launch) -> None:
     text = _ended(launch(3, "faults.py", "skips_a_reduction", 1), "[rank ")
     assert "no longer hold the same weights: rank 1 of 3" in text
     assert "first variable that differs is" in text
 
 
-@pytest.mark.deep
 def test_a_nan_on_one_rank_stops_all_and_names_what_is_not_finite(launch: Launch) -> None:
     text = _ended(launch(2, "faults.py", "has_nan", 1), "[rank ")
     assert "no longer a finite number" in text

@@ -42,7 +42,6 @@ def test_one_rank_is_refused_before_the_first_step_and_told_what_it_needs(tmp_pa
     assert not (tmp_path / "limited").exists()
 
 
-@pytest.mark.deep
 def test_four_ranks_train_within_the_same_limit(tmp_path, shards, launch):
     outcome = limited(launch, tmp_path, shards, 4)
     assert outcome.exit_code == 0, outcome.err

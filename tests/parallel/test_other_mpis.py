@@ -32,7 +32,6 @@ def mpich() -> Path:
     return place / "bin" / "mpirun"
 
 
-@pytest.mark.deep
 def test_no_rank_that_mpich_starts_trains_alone(mpich, tmp_path):
     config = tiny_runs.write_config(tmp_path, tiny_runs.make_shards(tmp_path / "shards"), "run")
     line = [str(mpich), "-np", "2", sys.executable, "-m", "cingulum", "train", str(config)]
@@ -42,7 +41,6 @@ def test_no_rank_that_mpich_starts_trains_alone(mpich, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.deep
 def test_its_mpirun_is_known_by_what_it_says(mpich):
     with pytest.raises(LauncherError, match=r"belongs to MPICH.* each would train alone"):
         open_mpi.check(str(mpich))

@@ -50,7 +50,6 @@ def test_a_run_goes_on_under_another_strategy_and_ends_with_the_same_weights(tmp
         assert mine["val_loss"] == pytest.approx(its["val_loss"], abs=1e-4)
 
 
-@pytest.mark.deep
 def test_a_server_that_is_frozen_is_named_by_the_workers(tmp_path, shards, launch):
     config = tiny_runs.write_config(tmp_path, shards, "run", **COMMON, guards__timeout_s=15)
     outcome = launch(3, PROGRAM, "freeze", -1, 4, config)

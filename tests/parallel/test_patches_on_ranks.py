@@ -37,7 +37,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scope="module",
     params=[
         pytest.param((SEGMENTATION, 16), id="segmentation"),
-        pytest.param((REGRESSION, 24), id="regression", marks=pytest.mark.deep),
+        pytest.param((REGRESSION, 24), id="regression"),
     ],
 )
 def finished(
@@ -69,7 +69,7 @@ def test_it_learns_and_says_how_well_on_whole_volumes(finished: Path):
 
 
 # The run itself was evaluated on 2.
-@pytest.mark.parametrize("ranks", [3, pytest.param(1, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("ranks", [3, 1])
 def test_figures_are_the_same_on_any_number_of_ranks(finished: Path, launch: Launch, ranks: int):
     of_the_run = (finished / "evaluation" / "test.csv").read_text()
     done = launch(ranks, "command.py", "evaluate", finished, "--json")

@@ -9,8 +9,6 @@ import pytest
 from cingulum.bench import peers
 from trainer.bench.peers.job import PeerJob
 
-pytestmark = pytest.mark.deep  # asked for by who changes trainer/bench/peers
-
 # Five steps, each on another batch; batch norm takes the statistics of each rank's own samples everywhere.
 JOB = {"model": "tiny", "size": 16, "batch": 2, "batches": 5, "warm_up": 1, "steps": 4, "optimizer": "sgd"}
 TOLERANCE = 1e-6

@@ -35,7 +35,6 @@ def check(found):
         assert 0.95 * kept < seen < 1.05 * (kept + row["early"]), row
 
 
-@pytest.mark.deep
 def test_parameters_and_activations_on_two_ranks_are_those_that_were_predicted(tmp_path, launch):
     found = measured(launch, 2, tmp_path / "found.json", PAIRS)
     check(found)
@@ -51,7 +50,6 @@ def test_parameters_and_activations_on_two_ranks_are_those_that_were_predicted(t
     assert again < grown / 2
 
 
-@pytest.mark.deep
 def test_every_stage_of_four_keeps_what_was_predicted_and_messages_in_flight(tmp_path, launch):
     found = measured(launch, 4, tmp_path / "found.json", [("vgg of 4", "1f1b"), ("vgg of 4", "gpipe")])
     check(found)

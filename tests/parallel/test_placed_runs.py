@@ -186,7 +186,6 @@ def test_a_kill_changes_no_bit_of_a_run_that_was_divided_anew(tmp_path, shards, 
     assert ends[0] == ends[1]
 
 
-@pytest.mark.deep
 def test_nor_does_a_signal_just_when_ranks_would_look_nor_a_table_that_is_missing_in_the_end(
     tmp_path, shards, launch, followed
 ):
@@ -205,7 +204,6 @@ def test_nor_does_a_signal_just_when_ranks_would_look_nor_a_table_that_is_missin
     assert table.read_bytes() == content
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("more", [{"mode": "master", "balance": "bandwidth"}, {"balance": "speed"}])
 def test_replicas_and_accumulation_go_with_it(tmp_path, shards, launch, more):
     accumulating = {"train__accumulation": 2}
@@ -219,7 +217,6 @@ def test_replicas_and_accumulation_go_with_it(tmp_path, shards, launch, more):
     assert is_close(folder, single)
 
 
-@pytest.mark.deep
 def test_a_rank_that_really_gets_less_of_its_processor_gets_fewer_filters(tmp_path, launch):
     shards = tiny_runs.make_shards(tmp_path / "shards", size=32)
     more = {**COMMON, "model__width": 32, "train__epochs": 4, "train__strategy": FOLLOWING}
@@ -231,7 +228,6 @@ def test_a_rank_that_really_gets_less_of_its_processor_gets_fewer_filters(tmp_pa
     assert all(its[1] < before[1] for its, before in zip(last, first, strict=True))
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("name", ["hybrid", "spatial", "hypergraph"])
 def test_a_rank_that_is_killed_changes_no_bit_of_what_the_resumed_run_ends_with(
     tmp_path, shards, launch, name
@@ -263,7 +259,6 @@ def test_a_rank_that_is_killed_changes_no_bit_of_what_the_resumed_run_ends_with(
     assert ends[0] == ends[1]
 
 
-@pytest.mark.deep
 @pytest.mark.timeout(900)  # five launches, one after the other
 def test_what_was_measured_of_the_ranks_goes_on_with_the_run(tmp_path, shards, launch):
     strategy = {"name": "filters", "balance": "bandwidth"}
@@ -303,7 +298,6 @@ def test_what_was_measured_of_the_ranks_goes_on_with_the_run(tmp_path, shards, l
         ({"name": "hybrid", "micro_batches": 3}, "cannot be divided into 3 micro-batches"),
     ],
 )
-@pytest.mark.deep
 def test_what_does_not_fit_the_ranks_is_refused(tmp_path, shards, launch, strategy, said):
     config = tiny_runs.write_config(tmp_path, shards, "wrong", **COMMON, train__strategy=strategy)
     outcome = launch(2, PROGRAM, "none", 0, 0, config)

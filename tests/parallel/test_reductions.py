@@ -57,14 +57,7 @@ def alone(launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return _train(launch, tmp_path_factory.mktemp("alone"), 0)
 
 
-# `make test` has the first and one that is no ring.
-GATE = ("segmented-ring", "tree")
-
-
-@pytest.fixture(
-    scope="module",
-    params=[way if way in GATE else pytest.param(way, marks=pytest.mark.deep) for way in WAYS],
-)
+@pytest.fixture(scope="module", params=WAYS)
 def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -122,7 +122,6 @@ def test_sigusr2_to_mpirun_reaches_the_ranks_and_ends_in_75(tmp_path, shards):
     assert f"Go on with: mpirun -np 2 cingulum train {config_there} --resume" in mpiruns
 
 
-@pytest.mark.deep
 @pytest.mark.slow
 def test_another_world_size_goes_on_with_the_same_sequence(tmp_path, shards, launch):
     """Two ranks begin, one process without mpirun ends: as one process alone, but for rounding."""

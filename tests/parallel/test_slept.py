@@ -7,7 +7,7 @@ import json
 import pytest
 
 # It times ranks, so that the gate does not run it: where all cores are busy a sleep ends late.
-pytestmark = [pytest.mark.slow, pytest.mark.deep]
+pytestmark = pytest.mark.slow
 
 SECONDS = 3.0
 

@@ -106,7 +106,6 @@ def wait_for_the_dead(place: Place) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.deep
 def test_a_killed_run_goes_on_with_the_copy_it_left_and_without_it(tmp_path, shards, plain, launch):
     (tmp_path / "scratch").mkdir()
     place = Place.find(tmp_path / "scratch")
@@ -125,7 +124,6 @@ def test_a_killed_run_goes_on_with_the_copy_it_left_and_without_it(tmp_path, sha
     assert result(tmp_path / "run")["weights_sha256"] == plain["weights_sha256"]
 
 
-@pytest.mark.deep
 def test_two_ranks_that_keep_volumes_in_memory_learn_the_same(tmp_path, shards, plain, launch):
     half = f"{32 * 16**3 * 2 // 2} B"  # of 32 volumes of 16^3 float16, for both ranks together
     config = tiny_runs.write_config(tmp_path, shards, "run", data__cache="memory", data__cache_bytes=half)

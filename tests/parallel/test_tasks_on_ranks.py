@@ -72,7 +72,7 @@ def test_the_record_keeps_what_mpi_and_horovod_say_of_the_reduction(finished: Pa
 
 
 # The run itself was evaluated on 2.
-@pytest.mark.parametrize("ranks", [3, *(pytest.param(n, marks=pytest.mark.deep) for n in (1, 4))])
+@pytest.mark.parametrize("ranks", [3, *(n for n in (1, 4))])
 def test_figures_are_the_same_on_any_number_of_ranks(finished: Path, launch: Launch, ranks: int):
     of_the_run = (finished / "evaluation" / "test.csv").read_text()
     done = launch(ranks, "command.py", "evaluate", finished, "--json")

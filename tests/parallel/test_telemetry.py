@@ -72,7 +72,7 @@ STRATEGIES = {
 }
 
 
-@pytest.mark.parametrize("strategy", ["data", pytest.param("servers", marks=pytest.mark.deep)])
+@pytest.mark.parametrize("strategy", ["data", "servers"])
 def test_what_was_predicted_is_what_was_counted_and_the_links_are_timed_without_a_trace(
     strategy, tmp_path, launch
 ):

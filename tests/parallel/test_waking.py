@@ -8,7 +8,7 @@ import pytest
 CYCLE_MS = 500
 
 
-@pytest.mark.parametrize(("idle_ms", "wakes"), [(5000, True), pytest.param(0, False, marks=pytest.mark.deep)])
+@pytest.mark.parametrize(("idle_ms", "wakes"), [(5000, True), (0, False)])
 def test_a_collective_wakes_the_thread_that_sleeps(launch, idle_ms, wakes):
     settings = {"HOROVOD_CYCLE_TIME": str(CYCLE_MS), "HOROVOD_IDLE_CYCLE_TIME": str(idle_ms)}
     outcome = launch(2, "waking.py", environment=settings)
@@ -18,9 +18,7 @@ def test_a_collective_wakes_the_thread_that_sleeps(launch, idle_ms, wakes):
     assert (seconds < 1.0) if wakes else (seconds > 1.2)
 
 
-@pytest.mark.parametrize(
-    ("site", "apart"), [({}, True), pytest.param({"CINGULUM_BIND": "none"}, False, marks=pytest.mark.deep)]
-)
+@pytest.mark.parametrize(("site", "apart"), [({}, True), ({"CINGULUM_BIND": "none"}, False)])
 def test_ranks_that_share_all_cores_of_a_host_keep_apart(launch, site, apart):
     outcome = launch(2, "own_cores.py", environment=site)
     assert outcome.exit_code == 0, outcome.err

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / "tools" / "pick_tests.py"
@@ -15,6 +16,11 @@ _spec = importlib.util.spec_from_file_location("pick_tests", TOOL)
 pick_tests = importlib.util.module_from_spec(_spec)
 sys.modules["pick_tests"] = pick_tests
 _spec.loader.exec_module(pick_tests)
+GATE = {
+    file: [] if names == "all" else names
+    for files in yaml.safe_load((ROOT / "tests/gate.yaml").read_text()).values()
+    for file, names in files.items()
+}
 SUBJECTS = pick_tests.subjects()
 SLOW = {path for folder in pick_tests.FOLDERS[1:] for path in (ROOT / "tests" / folder).glob("test_*.py")}
 
@@ -34,6 +40,14 @@ def test_a_subject_is_about_what_is_there_and_each_of_its_names_means_a_file(nam
         assert module.is_dir() or module.with_suffix(".py").is_file() or list(ROOT.glob(one)), one
     for one in SUBJECTS[name].tests:
         assert pick_tests.Subject((), (one,)).files(), one
+
+
+@pytest.mark.parametrize("file", [pytest.param(file, id=file) for file in GATE])
+def test_what_the_gate_runs_is_there(file):
+    folder, name = file.split("/")
+    text = (ROOT / "tests" / folder / f"test_{name}.py").read_text()
+    for beginning in GATE[file]:
+        assert f"def test_{beginning}" in text, beginning
 
 
 def test_every_test_that_the_gate_leaves_out_is_run_by_its_subject():

@@ -18,7 +18,7 @@ HELPERS = Path(__file__).parents[1] / "helpers"
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("kills", [pytest.param(0, marks=pytest.mark.deep, id="every line"), 5])
+@pytest.mark.parametrize("kills", [pytest.param(0, id="every line"), 5])
 def test_a_command_killed_at_any_line_has_told_slurm_once_and_is_carried_out_when_asked_again(
     in_memory, kills
 ) -> None:

@@ -35,7 +35,6 @@ def made() -> tuple[np.ndarray, np.ndarray, list[Truth]]:
     return np.stack(volumes)[..., None], np.array([p.diagnosis == "AD" for p in drawn]), truths
 
 
-@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_grad_cam_finds_the_changed_regions_better_than_chance_and_than_randomised_networks() -> None:

@@ -10,7 +10,6 @@ FAR = lease_model.training(1, job="", boot="")
 NOTHING = lease_model.training(0, job="47", boot="boot")
 
 
-@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
@@ -31,7 +30,6 @@ def test_no_interleaving_has_two_writers(stories, changes):
     print(f"{number} interleavings")
 
 
-@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.parametrize("find", [lease_model.with_kills, lease_model.with_repeats])
 def test_nor_has_one_with_a_start_that_leaves_nothing(find):

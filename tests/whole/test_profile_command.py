@@ -143,13 +143,12 @@ def test_of_equal_operations_one_is_measured(tmp_path, shards, quick, monkeypatc
 @pytest.mark.parametrize(
     "changes, kinds",
     [
-        pytest.param(
+        (
             {"task": {"name": "segmentation"}, "model__name": "unet3d"},
             {"transposed", "concatenate"},
-            marks=pytest.mark.deep,
         ),
         ({"data__covariates": ["age", "sex"]}, {"concatenate", "dense"}),
-        pytest.param({"train__precision": "mixed_bfloat16"}, {"convolution"}, marks=pytest.mark.deep),
+        ({"train__precision": "mixed_bfloat16"}, {"convolution"}),
     ],
     ids=["label maps", "covariates", "mixed precision"],
 )

@@ -1,4 +1,4 @@
-"""Every case on several ranks, through Cingulum's strategy. Arguments: the folder of the results."""
+"""Cases on several ranks, through Cingulum's strategy. Arguments: a folder for the results, names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ world = trainer.init(threads=1)
 share = BATCH // world.size
 mine = slice(world.rank * share, (world.rank + 1) * share)
 hashes = {}
-for name, case in CASES.items():
+for name in sys.argv[2].split(","):
+    case = CASES[name]
     set_precision(case)
     # Only rank 0 starts like the reference: the broadcast must do the rest.
     keras.utils.set_random_seed(3 + world.rank)
