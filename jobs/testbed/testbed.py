@@ -63,9 +63,9 @@ class Testbed:
                 raise JobError(
                     f"{path} cannot be shared: each host needs its own.", cure="Share a folder in it."
                 )
+        namespaces.check_outside()
         delayed = settings.delay is not None
         programs.check(slurm=settings.slurm, accounting=settings.accounting, delay=delayed)
-        namespaces.check_outside()
         made = making.claim(settings.name, folder)
         try:
             making.make(settings, made, tied=tied)

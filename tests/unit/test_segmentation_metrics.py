@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import numpy as np
 import pytest
@@ -104,11 +103,11 @@ def test_an_absent_class_has_no_dice_and_a_missed_or_made_up_one_none_of_it_and_
         assert (found["dice"], found["hausdorff"], found["hd95"]) == (0.0, None, None)
 
 
-def test_a_head_at_96_cubed_takes_seconds_at_most():
+@pytest.mark.timeout(120)  # 1.8 s on a busy core; all pairs would take hours
+def test_a_head_at_96_cubed_does_not_compare_all_pairs_of_voxels():
     true, predicted = (blobs(seed, (96, 96, 96), 4) for seed in (0, 1))
-    started = time.perf_counter()
-    sample_statistics(true, predicted, ("background", "csf", "grey", "white"), (2, 2, 2))
-    assert time.perf_counter() - started < 10  # 1.8 s on a busy core; all pairs would take hours
+    found = sample_statistics(true, predicted, ("background", "csf", "grey", "white"), (2, 2, 2))
+    assert found
 
 
 def test_maps_that_do_not_belong_together_are_refused():
