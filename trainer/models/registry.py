@@ -10,7 +10,7 @@ import keras
 from keras.src.backend.common import global_state
 
 from trainer.errors import ModelError
-from trainer.models import checks, own
+from trainer.models import checks, own, small_maps
 from trainer.models.network import SMALLEST, Function, Network
 
 _NETWORKS: dict[str, Network] = {}
@@ -91,7 +91,8 @@ def build(
 
     Returns:
         A model from float `(B, D, H, W, C)` to float32 logits `(B, outputs)`, or `(B, D, H, W, outputs)`
-        where `dense`. With covariates it takes [volume, covariates `(B, covariates)`].
+        where `dense`. With covariates it takes [volume, covariates `(B, covariates)`]. Under bfloat16,
+        convolutions of maps smaller than their kernel compute in float32.
 
     Raises:
         ModelError: no such network or option, a volume too small, one output per voxel asked of a
@@ -120,7 +121,10 @@ def build(
     checks.returned(name, model, shape, outputs, dense=dense)
     if covariates:
         model = with_covariates(name, model, covariates)
-    return _synchronised(name, model) if sync_batch_norm else model
+    if sync_batch_norm:
+        model = _synchronised(name, model)
+    small_maps.in_float32(model)
+    return model
 
 
 def outline(name: str, input_shape: Sequence[int], outputs: int, **rest: Any) -> keras.Model:
