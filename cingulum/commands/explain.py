@@ -60,14 +60,17 @@ def explain(
     """
     import json
 
+    from trainer.explain import check
     from trainer.quiet import import_tensorflow
     from trainer.run_folder import crossval_folder, resuming
+    from trainer.run_folder.run_record import RunRecord
     from trainer.telling import tell
 
     # Before TensorFlow is loaded, which takes seconds.
     folds = crossval_folder.finished_runs(run) if crossval_folder.is_crossval(run) else None
     for one in folds or [run]:
-        resuming.open_finished(one, note=tell)
+        record = RunRecord.read(resuming.open_finished(one, note=tell).run)
+        check(one, record.task.name, of_patches=record.patch is not None)
     import_tensorflow()
     from trainer.explain import story
 

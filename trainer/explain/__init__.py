@@ -23,6 +23,9 @@ Nothing heavy is imported here: the command line takes the names of methods from
 from __future__ import annotations
 
 from enum import Enum
+from pathlib import Path
+
+from trainer.errors import RunError
 
 
 class MethodName(str, Enum):
@@ -38,3 +41,27 @@ class BaselineName(str, Enum):
 
     air = "air"
     mean = "mean"
+
+
+def check(run: Path, task: str, *, of_patches: bool) -> None:
+    """Refuse a run whose output no map explains.
+
+    Args:
+        task: its name, as in run.json.
+        of_patches: whether it was trained on patches.
+
+    Raises:
+        RunError: it segments, or sees patches.
+    """
+    if task == "segmentation":
+        raise RunError(
+            f"{run}: is a segmentation run, whose label map needs no explanation.",
+            cure="Explain a run of classification or regression.",
+            path=run,
+        )
+    if of_patches:
+        raise RunError(
+            f"{run}: was trained on patches: its output for a volume is a mean over many patches.",
+            cure="Explain a run that was trained without data.patch.",
+            path=run,
+        )

@@ -11,6 +11,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from trainer import explain
 from trainer.data.images.preprocess import prepare
 from trainer.errors import RunError
 from trainer.inference.member import Member
@@ -87,7 +88,7 @@ def held_out(run: Path, split: str, most: int, *, mean: bool, code: Sequence[Pat
         ShardError: a volume is damaged.
     """
     _, _, data, model = finished_run.open_run(run, split, code)
-    _check(run, data.task.name, of_patches=data.patches is not None)
+    explain.check(run, data.task.name, of_patches=data.patches is not None)
     rows = in_turn(data, data.rows(split))
     people = set(list(dict.fromkeys(data.shards.volumes[row].subject for row in rows))[:most])
     rows = [row for row in rows if data.shards.volumes[row].subject in people]
@@ -132,7 +133,7 @@ def raw(run: Path, images: Sequence[str], people: Path | None, code: Sequence[Pa
         CohortError: the table has no row for an image.
     """
     member = Member.open(run, code)
-    _check(run, member.task, of_patches=member.shape[0] != member.recipe.size)
+    explain.check(run, member.task, of_patches=member.shape[0] != member.recipe.size)
     wanted = requests(images, getattr(member.recipe, "contrasts", ()))
     if member.covariates is not None and people is None:
         raise RunError(
@@ -180,21 +181,6 @@ def in_turn(data: Data, rows: Sequence[int]) -> list[int]:
         by_class.setdefault(data.shards.volumes[row].label if data.task.classes else None, []).append(row)
     longest = max(len(of_class) for of_class in by_class.values())
     return [of_class[k] for k in range(longest) for of_class in by_class.values() if k < len(of_class)]
-
-
-def _check(run: Path, task: str, *, of_patches: bool) -> None:
-    if task == "segmentation":
-        raise RunError(
-            f"{run}: is a segmentation run, whose label map needs no explanation.",
-            cure="Explain a run of classification or regression.",
-            path=run,
-        )
-    if of_patches:
-        raise RunError(
-            f"{run}: was trained on patches: its output for a volume is a mean over many patches.",
-            cure="Explain a run that was trained without data.patch.",
-            path=run,
-        )
 
 
 def _target(data: Data, row: int) -> str:
