@@ -125,6 +125,139 @@ MUTATIONS = (
         "inside = (max(start, 0), min(stop, size) - (stop < size))",
         ("tests/unit/test_windows.py", "tests/unit/test_exchanges.py"),
     ),
+    Mutation(
+        "cosine",  # the rate does not fall to its end
+        "trainer/strategies/schedule.py",
+        "length = max(1, steps - self.warmup_steps)",
+        "length = max(1, 2 * steps - self.warmup_steps)",
+        ("tests/unit/test_schedule.py",),
+    ),
+    Mutation(
+        "warmup",  # begins with a rate of 0
+        "trainer/strategies/schedule.py",
+        "rising = self.peak * (update + 1.0) / self.warmup_steps",
+        "rising = self.peak * update / self.warmup_steps",
+        ("tests/unit/test_schedule.py",),
+    ),
+    Mutation(
+        "word",  # a value stands in a batch script without quotes
+        "jobs/bash_words.py",
+        "quoted = shlex.quote(text)",
+        "quoted = text",
+        ("tests/unit/test_rendering.py",),
+    ),
+    Mutation(
+        "cure",  # the command that goes on, without quotes
+        "trainer/run_folder/resuming.py",
+        "return shlex.join([*began, *words])",
+        'return " ".join([*began, *words])',
+        ("tests/unit/test_resuming.py",),
+    ),
+    Mutation(
+        "saved",  # no scheduler starts a run again that saved
+        "trainer/errors.py",
+        "exit_code = 75",
+        "exit_code = 1",
+        ("tests/whole/test_interrupted.py",),
+    ),
+    Mutation(
+        "fence",  # a start whose run another has taken over hears of it as of any error
+        "trainer/leases/lease.py",
+        "            if self.is_held:\n                raise\n            raise self.fenced() from error",
+        "            raise",
+        ("tests/unit/test_lease.py",),
+    ),
+    Mutation(
+        "held",  # a lease believes in itself for ever
+        "trainer/leases/lease.py",
+        "return not lease_files.is_gone(self.staging)",
+        "return True",
+        ("tests/unit/test_lease.py",),
+    ),
+    Mutation(
+        "draw",  # dropout is the same for every seed of a run
+        "trainer/strategies/draws.py",
+        'text = f"{self._seed} {self._numbers',
+        'text = f"{self._numbers',
+        ("tests/unit/test_draws.py",),
+    ),
+    Mutation(
+        "sample",  # dropout is drawn for a rank, not for its samples
+        "trainer/strategies/draws.py",
+        "_Box(self, step, None if shared[0] else samples, (whole, cut))",
+        "_Box(self, step, None, (whole, cut))",
+        ("tests/unit/test_draws.py",),
+    ),
+    Mutation(
+        "stream",  # all samples are augmented alike
+        "trainer/data/augment/streams.py",
+        "entropy = [AUGMENTATION, key.seed, key.epoch, key.sample]",
+        "entropy = [AUGMENTATION, key.seed, key.epoch]",
+        ("tests/unit/test_augment_streams.py",),
+    ),
+    Mutation(
+        "scan",  # every scan counts as a subject of its own
+        "trainer/metrics/subjects.py",
+        "numbers.setdefault(str(name), len(numbers)) for name in names",
+        "place for place, name in enumerate(names)",
+        ("tests/unit/test_subjects.py",),
+    ),
+    Mutation(
+        "fill",  # what only fills up the last batch of an epoch is learned from
+        "trainer/data/loading/order.py",
+        "np.where(np.arange(global_batch) < real, global_batch / real, 0)",
+        "np.ones(global_batch)",
+        ("tests/unit/test_order.py",),
+    ),
+    Mutation(
+        "secret",  # the password of a database in the query of its address
+        "jobs/store_address.py",
+        "_HIDDEN if _SECRET.search(key) else value",
+        "value",
+        ("tests/unit/test_store.py",),
+    ),
+    Mutation(
+        "guard",  # routes without their guard
+        "cingulum/service/guard.py",
+        "if answer is not None:\n            await answer",
+        "if answer is None:\n            await answer",
+        ("tests/unit/test_service_access.py",),
+    ),
+    Mutation(
+        "space",  # a label map lies in the image as in a mirror
+        "trainer/inference/space.py",
+        "to_source = np.linalg.inv(source.affine) @ target.affine",
+        "to_source = np.linalg.inv(target.affine) @ source.affine",
+        ("tests/whole/test_image_space.py",),
+    ),
+    Mutation(
+        "session",  # the label of another visit
+        "trainer/data/sources/joins.py",
+        "row = rows.get(id_key(session) if session is not None else None)",
+        "row = next(iter(rows.values()), None)",
+        ("tests/unit/test_joins.py",),
+    ),
+    Mutation(
+        "finite",  # a loss that is no number
+        "trainer/strategies/guards.py",
+        'bad = [] if np.isfinite(loss) else ["the loss"]',
+        "bad = []",
+        ("tests/unit/test_error_codes.py", "tests/parallel/test_faults.py"),
+    ),
+    Mutation(
+        "small",  # bfloat16 where TensorFlow's gradient is wrong
+        "trainer/models/small_maps.py",
+        "edge is not None and edge < size",
+        "edge is not None and edge < size - 2",
+        ("tests/unit/test_small_maps.py",),
+    ),
+    Mutation(
+        "dice",  # counts what both have once
+        "trainer/metrics/segmentation.py",
+        '"dice": 2 * int((true & predicted).sum()) / both',
+        '"dice": int((true & predicted).sum()) / both',
+        ("tests/unit/test_segmentation_metrics.py",),
+    ),
 )
 
 
@@ -132,14 +265,17 @@ def noticed(mutation: Mutation) -> list[str]:
     """Return the tests that fail with the mutation; the file is as before afterwards.
 
     Raises:
-        ValueError: the text to replace does not occur once.
+        ValueError: the text to replace does not occur once, or a file of tests is not there.
     """
     file = ROOT / mutation.file
     text = file.read_text()
     if text.count(mutation.right) != 1:
         raise ValueError(f"{mutation.name}: {mutation.file} does not have {mutation.right!r} once")
-    tests = [test for test in mutation.tests if (ROOT / test).exists()]
-    words = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not deep", "-p", "no:cacheprovider", *tests]
+    missing = [test for test in mutation.tests if not (ROOT / test).is_file()]
+    if missing:
+        raise ValueError(f"{mutation.name}: there is no {missing[0]}")
+    options = ["-q", "-x", "-m", "not deep", "-p", "no:cacheprovider"]
+    words = [sys.executable, "-m", "pytest", *options, *mutation.tests]
     try:
         file.write_text(text.replace(mutation.right, mutation.wrong))
         done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
