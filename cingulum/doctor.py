@@ -217,15 +217,13 @@ def check_gpu() -> Finding:
         seen, nccl = json.loads(ran.stdout.splitlines()[-1])
     except (ValueError, IndexError):
         return Finding(
-            "GPU", "bad", f"TensorFlow does not start: {ran.stderr[-300:]}", "pip install 'cingulum[gpu]'"
+            "GPU", "bad", f"TensorFlow does not start: {ran.stderr[-300:]}", "pip install -e '.[gpu]'"
         )
     built = "built in" if nccl else "not built in"
     said = f"{' / '.join(listed.splitlines())}; TensorFlow sees {seen}, NCCL {built}"
     if seen and nccl:
         return Finding("GPU", "ok", said)
-    return Finding(
-        "GPU", "bad", said, "pip install 'cingulum[gpu]', then: python docker/horovod/build.py --gpu"
-    )
+    return Finding("GPU", "bad", said, "pip install -e '.[gpu]', then: python docker/horovod/build.py --gpu")
 
 
 def _python(arguments: list[str]) -> subprocess.CompletedProcess[str]:

@@ -211,7 +211,7 @@ def _told(url: sql.URL) -> Iterator[None]:
     except ImportError as error:
         raise StoreError(
             f"There is no driver for {url.drivername} here: {error.name or error} is missing.",
-            cure="pip install 'cingulum[postgresql]'" if url.get_backend_name() == "postgresql" else None,
+            cure="pip install -e '.[postgresql]'" if url.get_backend_name() == "postgresql" else None,
         ) from error
     except sql.exc.SQLAlchemyError as error:
         said = str(getattr(error, "orig", None) or error).strip()

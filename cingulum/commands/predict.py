@@ -107,7 +107,9 @@ def predict(
     elif table is None:
         _show(rows)
     else:
-        typer.echo(f"{table}: {len(results.rows)} predictions")
+        others = len(results.rows) - len(rows)
+        earlier = f", beside {others} of other images" if others else ""
+        typer.echo(f"{table}: {sum(not row['error'] for row in rows)} of {len(rows)} predicted{earlier}")
     failed = [row for row in rows if row["error"]]
     if failed:
         others = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""

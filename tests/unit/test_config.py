@@ -29,6 +29,7 @@ def test_an_override_wins_over_the_file():
     [
         (MINIMAL + "trian: {}", [], "Did you mean 'train'"),
         (MINIMAL, ["train.globl_batch=3"], "Did you mean 'train.global_batch'"),
+        (MINIMAL, ["data.split.val=0.1"], "Did you mean 'data.split.validation'"),
         (MINIMAL, ["train.learning_rate=3"], "Did you mean 'train.optimizer.learning_rate'"),
         (MINIMAL, ["train.epochs=many"], "train.epochs"),
         (MINIMAL, ["train.epochs=0"], "command line: train.epochs=0: must be at least 1."),

@@ -259,7 +259,7 @@ def test_a_driver_that_is_missing_is_named_with_what_installs_it(monkeypatch) ->
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(StoreError, match=r"postgresql\+psycopg.*psycopg") as error:
         Store("postgresql://127.0.0.1:1/jobs")
-    assert "cingulum[postgresql]" in str(error.value.cure)
+    assert ".[postgresql]" in str(error.value.cure)
     monkeypatch.setitem(sys.modules, "MySQLdb", None)
     with pytest.raises(StoreError, match="MySQLdb") as error:
         Store("mysql://127.0.0.1:1/jobs")

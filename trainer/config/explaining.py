@@ -263,10 +263,13 @@ def figure(value: Any) -> str:
 
 def _suggestion(where: str, section: type[BaseModel]) -> str:
     known = [key for key, _ in fields(section)]
-    # The last word is what was mistyped; a right word in a wrong place is found by its full name.
     if where in known:  # of another strategy
         return ""
-    close = difflib.get_close_matches(where, known, n=1, cutoff=0.6) or [
-        key for key in known if key.rsplit(".", 1)[-1] == where.rsplit(".", 1)[-1]
-    ]
+    # A key beside it that begins alike, one that is spelled alike, or the right word in another section.
+    section_name, _, word = where.rpartition(".")
+    beside = [key for key in known if key.rpartition(".")[0] == section_name]
+    close = [key for key in beside if len(word) > 2 and key.rpartition(".")[2].startswith(word)]
+    above = [key for key in known if not where.startswith(f"{key}.")]
+    close += difflib.get_close_matches(where, above, n=1, cutoff=0.6)
+    close += [key for key in known if key.rpartition(".")[2] == word]
     return f" Did you mean {close[0]!r}?" if close else ""

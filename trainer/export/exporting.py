@@ -73,7 +73,7 @@ def _write_onnx(model: keras.Model, stored: Path, path: Path) -> None:
     if missing:
         raise RunError(
             f"ONNX: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed.",
-            cure="pip install 'cingulum[onnx]'",
+            cure="pip install -e '.[onnx]'",
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Keras' patch of tf2onnx looks for names that NumPy 2 dropped
