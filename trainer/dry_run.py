@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -12,7 +13,7 @@ import tensorflow as tf
 from trainer import run, transfer
 from trainer.config import RunConfig
 from trainer.config.augment import active
-from trainer.progress import Reporter
+from trainer.progress import Counting, Reporter
 from trainer.ranks.agreement import agree
 from trainer.ranks.watchdog import no_beat
 from trainer.ranks.world import World
@@ -33,19 +34,41 @@ def describe(
 ) -> dict[str, Any]:
     """Return steps, batches, parameters, splits and memory of a run; nothing is written.
 
-    What the run would refuse is refused, except for what only reading every volume tells, such as leaks.
+    What the run would refuse is refused: leaks, too, for which every volume is read.
 
     Raises:
         Agreed: what is wrong with the configuration, the data, the run folder or the weights to start from.
     """
-    strategy = strategy or registry.of(config)
     folder = RunFolder(config.folder)
-    agree(world, lambda: starting.check_folder(folder, config, resume) if world.is_main else None)
+
+    def in_the_way() -> bool:
+        with contextlib.suppress(OSError):  # such as a name that is too long: `check_folder` says so
+            return world.is_main and not resume and folder.path.is_dir() and not folder.is_new
+        return False
+
+    def check_folder() -> None:
+        if world.is_main:
+            starting.check_folder(folder, config, resume)
+
+    if not world.broadcast_object(agree(world, in_the_way)):
+        agree(world, check_folder)
+        return _described(config, world, strategy, folder)
+    # That a folder is in the way must not hide what else is wrong; nothing of that other run is read.
+    described = _described(config, world, strategy, RunFolder(config.folder / "not-there"))
+    agree(world, check_folder)
+    return described
+
+
+def _described(
+    config: RunConfig, world: World, strategy: Strategy | None, folder: RunFolder
+) -> dict[str, Any]:
+    strategy = strategy or registry.of(config)
     strategy, watch = run.settle(config, world, strategy, folder, reporter=Reporter(), beat=no_beat)
     data, model, optimizer, plan = run.prepare(config, world, strategy, folder)
     share = plan.share(world.rank) or Share(0, 1)
     agree(world, lambda: preparation.training_batches(config, data, share, 0))
     agree(world, lambda: _check_start(folder, config, data, model) if world.is_main else None)
+    agree(world, lambda: _look_for_leaks(folder, config, data) if world.is_main else None)
     per_epoch = preparation.steps_per_epoch(config, data)
     memory = _of_ranks(plan) or _memory_bytes(model, optimizer, plan.micro_batch)
     return {
@@ -91,6 +114,13 @@ def _rates(folder: RunFolder, config: RunConfig, optimizer: keras.Optimizer, wor
     }
 
 
+def _look_for_leaks(folder: RunFolder, config: RunConfig, data: Data) -> None:
+    if folder.run.is_file():  # a run that is resumed was checked before
+        return
+    with Counting("looking for leaks", "volumes") as counting:
+        run.check_leaks(config, data, note=counting.note, progress=counting.show)
+
+
 def _patches(config: RunConfig, data: Data) -> dict[str, Any]:
     if config.data.patch is None or data.patches is None:
         return {}
@@ -109,8 +139,6 @@ def _check_start(folder: RunFolder, config: RunConfig, data: Data, model: keras.
     if source is None or checkpoint.find(folder.checkpoints).path is not None:
         return
     transfer.start(model, source)
-    if config.data.leaks != "ignore":
-        transfer.check_unseen(source, data.shards, data.split, stop=config.data.leaks == "stop")
 
 
 def _of_ranks(plan: Plan) -> dict[str, list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -167,9 +168,15 @@ def _train(
         )
         training.data = data = cached.data
         watchdog.beat("looking for leaks", collective=not world.is_main)
-        agree(
-            world, lambda: _check_leaks(folder, config, data, reporter, watchdog) if world.is_main else None
-        )
+
+        def look_for_leaks() -> None:
+            if world.is_main and not folder.run.is_file():  # a run that is resumed was checked before
+                check_leaks(config, data, note=reporter.note, progress=looking)
+
+        def looking(done: int, total: int) -> None:
+            watchdog.beat(f"looking for leaks, volume {done} of {total}")
+
+        agree(world, look_for_leaks)
         spent = training.spent
         share = plan.share(world.rank)
         batches: Any = ()
@@ -244,29 +251,29 @@ def prepare(
     return data, model, optimizer, plan
 
 
-def _check_leaks(
-    folder: RunFolder, config: RunConfig, data: Data, reporter: Reporter, watchdog: Watchdog
+def check_leaks(
+    config: RunConfig, data: Data, *, note: Callable[[str], object], progress: leaks.Progress
 ) -> None:
     """Look for what the splits share, and for held-out subjects that the weights to start from have seen.
+
+    Args:
+        note: is told what was found, where `data.leaks` is 'warn'.
+        progress: is told how many volumes of how many were read.
 
     Raises:
         LeakError: there is something, and `data.leaks` is 'stop'.
     """
-    if config.data.leaks == "ignore" or folder.run.is_file():  # a run that is resumed was checked before
+    if config.data.leaks == "ignore":
         return
     stop = config.data.leaks == "stop"
-
-    def progress(done: int, total: int) -> None:
-        watchdog.beat(f"looking for leaks, volume {done} of {total}")
-
     found = leaks.check(data.shards, data.split, stop=stop, progress=progress)
     if found:
-        reporter.note(f"warning: splits share what they must not:\n{leaks.listed(found)}")
+        note(f"warning: splits share what they must not:\n{leaks.listed(found)}")
     source = config.train.transfer.start_from
     if source is not None:
-        note = transfer.check_unseen(source, data.shards, data.split, stop=stop)
-        if note:
-            reporter.note(note)
+        said = transfer.check_unseen(source, data.shards, data.split, stop=stop)
+        if said:
+            note(said)
 
 
 def _patience(config: RunConfig, data: Data) -> Patience:

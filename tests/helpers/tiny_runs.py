@@ -26,10 +26,12 @@ def make_shards(
     labels: tuple[str, ...] = ("AD", "NC"),
     maps: bool = False,
     tissue: bool = False,
+    twins: bool = False,
 ) -> Path:
     """Random volumes; the first class is darker. Four volumes a shard.
 
     With `maps` each has a bright box, named in its label map, and a subject's age is how bright it is.
+    With `twins` all of a class are of the same image: a leak, whatever the split.
     With `tissue` they have tissue volumes, of which a run makes its linear baseline: a second for each run.
     """
     random = np.random.default_rng(0)
@@ -52,6 +54,8 @@ def make_shards(
     for number in range(subjects):
         label = number % len(labels)
         array = random.normal(0.4 * label, 1, (size, size, size, 1)).astype("float16")
+        if twins and number >= len(labels):
+            array = rows[label][0]
         volumes = {"grey": 500.0 + 40 * label + random.normal(0, 30), "white": 450.0 + random.normal(0, 30)}
         meta = VolumeMeta(
             subject=f"sub-{number:03d}",

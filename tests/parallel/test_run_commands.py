@@ -155,6 +155,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(tmp_path, shards, capsys):
         (("name=new", "runs={folder}/" + "r" * 300), "File name too long"),
         (("name=new", "runs={run}/config.yaml"), "config.yaml is not a folder that you may write"),
         (("name=new", "model.width=4096", "model.name=resattnet18"), "parameters and their gradients need"),
+        (("model.width=4096", "model.name=resattnet18"), "parameters and their gradients need"),
     ],
 )
 def test_a_dry_run_refuses_what_the_run_would_refuse(finished, tmp_path, shards, capsys, changes, said):
@@ -165,6 +166,17 @@ def test_a_dry_run_refuses_what_the_run_would_refuse(finished, tmp_path, shards,
     given = [change.format(run=finished, folder=tmp_path, other=other) for change in changes]
     assert said in refused(capsys, "train", finished / "config.yaml", *given, "--dry-run")
     assert sorted(finished.parent.rglob("*")) == before
+
+
+def test_a_dry_run_refuses_leaks_as_the_run_does(tmp_path, capsys):
+    config = write_config(tmp_path, make_shards(tmp_path / "shards", twins=True), "run")
+    said = [refused(capsys, "train", config, *more) for more in (["--dry-run"], [])]
+    assert "the same image" in said[0] and "data.leaks=warn" in said[0]
+    assert [line for line in said[0].splitlines() if "sub-0" in line] == [
+        line for line in said[1].splitlines() if "sub-0" in line
+    ]
+    assert cli.run(["train", str(config), "data.leaks=warn", "--dry-run"]) == 0
+    assert "warning: splits share what they must not" in capsys.readouterr().err
 
 
 def test_a_dry_run_of_a_run_that_goes_on_shows_its_plan(finished, capsys):
