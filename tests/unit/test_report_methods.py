@@ -76,6 +76,17 @@ def test_what_the_configuration_changes_changes_the_methods(run):
         assert part in text, part
 
 
+@pytest.mark.parametrize(
+    ("setting", "said"), [("warn", "did not stop the training"), ("ignore", "not looked into")]
+)
+def test_leaks_that_were_let_through_are_told_in_the_methods_and_above_the_figures(run, setting, said):
+    assert said not in told(run) + "".join(read(run).notes)
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("data:\n", f"data:\n  leaks: {setting}\n"))
+    assert told(run).count(said) == 1 and f"data.leaks={setting}" in told(run)
+    assert [note for note in read(run).notes if said in note]
+
+
 def test_the_processor_of_each_host_and_its_use_of_onednn_are_stated(run):
     assert {place["processor"] for place in facts.places(read(run))} == {"not recorded"}  # a run of before
     known = json.loads((run / "run.json").read_text())

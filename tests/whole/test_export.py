@@ -202,7 +202,10 @@ def test_phantoms_are_called_so_and_missing_data_too(tmp_path, capsys):
     exported(capsys, run, tmp_path / "out")
     card = (tmp_path / "out" / "MODEL_CARD.md").read_text()
     assert "**Phantom data, not people.**" in card and "Not known: the run had no test split." in card
-    assert "none is stated" in card
+    assert "none is stated" in card and "data.leaks" not in card
+    (run / "config.yaml").write_text(config.replace("data:", "data:\n  leaks: warn", 1))
+    exported(capsys, run, tmp_path / "out")
+    assert "did not stop the training (data.leaks=warn)" in (tmp_path / "out" / "MODEL_CARD.md").read_text()
     (tmp_path / "shards" / "index.json").unlink()
     exported(capsys, run, tmp_path / "out")  # over the first
     card = (tmp_path / "out" / "MODEL_CARD.md").read_text()

@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from trainer.config import RunConfig
 from trainer.data.shards.shards import ShardSet, Volume
+from trainer.data.splits import leaks
 from trainer.errors import InputError
 from trainer.metrics import comparison
 from trainer.metrics.subjects import TOO_FEW
@@ -86,7 +87,7 @@ def facts(
         },
         "covariates": covariates.get("columns", []),
         "preprocessing": ran.preprocessing,
-        "data": _data(shards, ran),
+        "data": {**_data(shards, ran), "reservation": leaks.reservation(config.data.leaks)},
         "phantom": None if source is None else "phantom" in source.lower(),
         "training": _training(config, ran, result),
         "test": _test(folder),

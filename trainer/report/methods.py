@@ -11,6 +11,7 @@ from typing import Any
 
 from trainer import config as configuration
 from trainer.data.images.recipe import XFORMS
+from trainer.data.splits import leaks
 from trainer.errors import ConfigError
 from trainer.report.cohort import SPLITS, Group
 from trainer.report.facts import watt_hours
@@ -160,6 +161,8 @@ def _partitions(story: Story, settings: dict[str, Any], groups: Sequence[Group])
             parts.append(f"{count(group.scans, 'scan')}{people} ({group.scans / total:.0%}) for {_use(name)}")
     if parts:
         said.append(f"There were {'; '.join(parts)}.")
+    if reserved := leaks.reservation(get(settings, "data.leaks")):
+        said.append(reserved)
     return said
 
 

@@ -16,9 +16,11 @@ from typing import Any, TypeVar
 from trainer import attempts
 from trainer.config import yaml_reader
 from trainer.data.shards.shards import ShardSet
+from trainer.data.splits import leaks
 from trainer.errors import ConfigError, ShardError
 from trainer.report import predictions
 from trainer.report.predictions import Found
+from trainer.report.sentences import get
 from trainer.run_folder import record
 from trainer.run_folder.record import RunFolder, current_rows
 from trainer.run_folder.run_record import RunRecord
@@ -135,6 +137,8 @@ def read(folder: Path) -> Story:
     story.config = config if isinstance(config, dict) else {}
     if not story.config:
         story.notes.append("config.yaml is damaged.")
+    if reserved := leaks.reservation(get(story.config, "data.leaks")):
+        story.notes.append(reserved)
     story.facts, wrong = RunRecord.usable(read_json(story, "run.json"))
     for key in wrong:
         story.notes.append(_of_another_type("run.json", key))

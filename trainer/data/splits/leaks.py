@@ -106,6 +106,21 @@ def duplicates(shards: ShardSet, *, progress: Progress | None = None) -> list[Le
     return _alike(shards, subjects, None, set(), progress)
 
 
+def reservation(setting: object) -> str:
+    """Return what readers must know where `data.leaks` let a run train whatever was found; else ""."""
+    if setting == "warn":
+        return (
+            "Partitions may share a person under two names, or nearly the same image: what was found did not "
+            "stop the training (data.leaks=warn)."
+        )
+    if setting == "ignore":
+        return (
+            "Whether partitions share a person under two names, or nearly the same image, was not looked "
+            "into (data.leaks=ignore)."
+        )
+    return ""
+
+
 def listed(leaks: Sequence[Leak]) -> str:
     """Return a line for each of the first leaks."""
     lines = [f"  {leak}" for leak in leaks[:_MOST_NAMED]]
