@@ -79,8 +79,12 @@ def test_it_runs_in_half_precision_and_gives_float32(name, policy):
         logits = model(noise(model))
     assert keras.backend.standardize_dtype(logits.dtype) == "float32"
     assert np.isfinite(np.asarray(logits)).all()
-    convolutions = [layer for layer in model.layers if layer.name.endswith("_conv")]
-    assert {layer.compute_dtype for layer in convolutions} == {policy.removeprefix("mixed_")}
+    half = policy.removeprefix("mixed_")
+    for layer in model.layers:
+        if layer.name.endswith("_conv"):
+            on_small_map = layer.kernel_size[0] > layer.input.shape[1]
+            expected = "float32" if half == "bfloat16" and on_small_map else half
+            assert layer.compute_dtype == expected, layer.name
 
 
 @every_kind
