@@ -107,8 +107,8 @@ def predict(
     elif table is None:
         _show(rows)
     else:
-        others = len(results.rows) - len(rows)
-        earlier = f", beside {others} of other images" if others else ""
+        more = len(results.rows) - len(rows)
+        earlier = f", beside {more} of other images" if more else ""
         typer.echo(f"{table}: {sum(not row['error'] for row in rows)} of {len(rows)} predicted{earlier}")
     failed = [row for row in rows if row["error"]]
     if failed:

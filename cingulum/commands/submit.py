@@ -131,7 +131,7 @@ def submit(
 
     from cingulum.commands import predicted_time, submission_check, submission_display
     from jobs import submitter
-    from jobs.requests import describing, known, submitting
+    from jobs.requests import checks, describing, known, submitting
     from trainer.errors import InputError
     from trainer.telling import tell
 
@@ -172,6 +172,8 @@ def submit(
     needed = {"predicted": time_needed and time_needed.tree()}
     if time_needed is not None and time_needed.warning is not None:
         tell(f"warning: {time_needed.warning}")
+    if (idle := checks.idle_gpus(prepared.chain)) is not None:
+        tell(f"warning: {idle}")
     if dry_run:
         preview = submitting.preview(prepared)
         if as_json:

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from jobs.requests import known
@@ -106,6 +107,25 @@ def alone(store: Store, chain: Sequence[JobSpec], warn: known.Warn) -> None:
         known.refresh(store, warn=warn)
         for spec in chain:
             store.free(spec)
+
+
+def idle_gpus(chain: Sequence[JobSpec]) -> str | None:
+    """Return a warning where GPUs are asked for and this environment, in which the jobs run, uses none."""
+    asked = any(spec.resources.gpus_per_node and spec.image is None for spec in chain)
+    if not asked or not _is_installed("tensorflow-cpu") or _is_installed("tensorflow"):
+        return None
+    return (
+        "GPUs are asked for, and the TensorFlow of this environment (tensorflow-cpu) uses none: ranks would "
+        "compute on processors. docs/how-to/install-on-a-cluster.md says how one for GPUs is made."
+    )
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _read_by(config: RunConfig) -> Iterator[Path]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,24 @@ def test_a_dry_run_shows_everything_and_writes_nothing(slurm, tmp_path, capsys):
     assert plan["jobs"][0]["command"][0] == "sbatch"  # type: ignore[index]
     assert yaml.safe_load(plan["config"]["text"])["name"] == "mine"  # type: ignore[index]
     assert sorted(tmp_path.rglob("*")) == before and slurm.started == []
+
+
+def test_gpus_that_this_environment_cannot_use_are_a_warning(slurm, capsys, monkeypatch):
+    installed = {"tensorflow-cpu"}
+
+    def version(name):
+        if name not in installed:
+            raise metadata.PackageNotFoundError(name)
+        return "2.21.0"
+
+    monkeypatch.setattr(metadata, "version", version)
+    said = "warning: GPUs are asked for, and the TensorFlow of this environment (tensorflow-cpu) uses none"
+    for words, warned in (((), False), (("--gpus-per-node", "1"), True)):
+        assert cli.run(["submit", "mine.yaml", *words, "--dry-run"]) == 0
+        assert (said in capsys.readouterr().err) == warned
+    installed.add("tensorflow")
+    assert cli.run(["submit", "mine.yaml", "--gpus-per-node", "1", "--dry-run"]) == 0
+    assert "warning" not in capsys.readouterr().err
 
 
 def test_submit_asks_as_its_own_words_and_the_profile_say(slurm, tmp_path, capsys):
