@@ -79,3 +79,18 @@ def test_ranks_take_equal_steps_share_metrics_draw_apart_and_stop_together(
     assert len({tuple(facts["mask"]) for facts in of_kinds["masks"]}) == 3, "dropout differs by rank"
     for name, value in facts["again"].items():
         assert facts["history"][name][-1] == pytest.approx(value, abs=1e-5), name
+
+
+def test_a_step_of_ones_own_may_update_by_several_optimizers(launch: Launch) -> None:
+    weights = []
+    for ranks in (0, 2):
+        done = launch(ranks, "two_optimizers.py", "first,second")
+        assert done.exit_code == 0, done.err
+        weights.append(json.loads(done.out.splitlines()[-1]))
+    assert weights[1] == pytest.approx(weights[0], abs=1e-12)
+
+
+def test_an_optimizer_of_several_that_was_not_wrapped_is_named_and_none_that_nobody_chose(launch: Launch):
+    done = launch(2, "two_optimizers.py", "first")
+    assert done.exit_code == 2
+    assert "second (SGD)" in done.err and "RMSprop" not in done.err and "first (" not in done.err

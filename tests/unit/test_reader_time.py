@@ -36,23 +36,26 @@ def test_batches_count_the_seconds_of_its_threads(tmp_path, augment):
 @pytest.mark.parametrize(
     ("wait", "epoch", "reader", "augment", "warns"),
     [
-        (3.0, 100.0, 150.0, 100.0, True),
-        (1.9, 100.0, 150.0, 100.0, False),  # hardly waits
+        (6.0, 100.0, 150.0, 100.0, True),
+        (4.9, 100.0, 150.0, 100.0, False),  # hardly waits
         (30.0, 100.0, 150.0, 70.0, False),  # reading and decoding is the larger part
         (0.0, 0.0, 0.0, 0.0, False),
         (30.0, 100.0, 0.0, 0.0, False),
     ],
 )
 def test_a_warning_names_augmentation_only_where_it_is_to_blame(wait, epoch, reader, augment, warns):
-    said = input_verdict(wait, epoch, reader, augment)
+    said = input_verdict(wait, epoch, reader, augment, ("mirror", "motion"))
     assert (said is not None) == warns
     if said:
-        assert "3.0% of the epoch" in said and "67%" in said and "data.reader_threads" in said
+        assert "6.0% of the epoch" in said and "67%" in said and "data.reader_threads" in said
+        assert "augmentation (mirror, motion)" in said
 
 
-def test_each_epoch_is_judged_by_its_own_seconds():
+def test_each_epoch_is_judged_by_its_own_seconds_and_the_same_is_not_said_again():
     spent = ReaderTime()
-    spent.add(150.0, 100.0)
-    assert "67%" in spent.verdict(3.0, 100.0)
-    spent.add(150.0, 70.0)
-    assert spent.verdict(3.0, 100.0) is None
+    found = []
+    for augment_s, waited in ((100.0, 6.0), (70.0, 50.0), (100.0, 8.0), (100.0, 12.0), (100.0, 12.0)):
+        spent.add(150.0, augment_s)
+        found.append(spent.verdict(waited, 100.0, ("motion",)))
+    assert [said is not None for said in found] == [True, False, False, True, False]
+    assert "67%" in found[0] and "12.0%" in found[3]

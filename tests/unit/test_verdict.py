@@ -111,6 +111,16 @@ def test_few_bytes_that_take_long_are_too_small_steps():
     assert tried(found) == ["train.global_batch=32", "train.sync_batch_norm=false"]
 
 
+def test_no_message_is_advised_against_that_is_not_sent():
+    config = configuration.parse(TEXT.replace("grouped", "buckets")).model_dump(mode="json")
+    small = dataclasses.replace(FACTS, bytes_sent=20_000, config=config)
+    slow = steps([0.01] * 2, wire=0.01)
+    both = ["train.strategy.reduction=grouped", "train.sync_batch_norm=false"]
+    for reductions, norms, advised in ((2, 3, both), (1, 3, both[1:]), (2, 0, both[:1]), (1, 0, [])):
+        found = judge(slow, dataclasses.replace(small, reductions=reductions, batch_norms=norms))
+        assert tried(found) == ["train.global_batch=32", *advised]
+
+
 def test_waiting_for_batches_is_the_input_although_only_one_rank_waits():
     """The others wait as long, for its gradients: that is neither the network nor a slow rank."""
     found = judge(steps([0.5] * 4, input_wait=[0.0, 0.4, 0.0, 0.0], wire=0.02))

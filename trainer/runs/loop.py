@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from trainer.config.augment import active
 from trainer.errors import Fenced, NotFiniteError, Stopped
 from trainer.ranks import consensus
 from trainer.ranks.agreement import Agreed, agree
@@ -177,7 +178,11 @@ class Training(Session):
 
     def _close_epoch(self) -> None:
         """Reduce the epoch's metrics, evaluate, record, and save where it is due or the best so far."""
-        waited = self.spent.verdict(self.clock.epoch_input_wait, self.clock.epoch_seconds)
+        waited = self.spent.verdict(
+            self.clock.epoch_input_wait,
+            self.clock.epoch_seconds,
+            tuple(active(self.config.data.augment.model_dump(mode="json"))),
+        )
         if waited is not None:
             self.reporter.note(f"warning: {waited}")
         timed = self.telemetry.close_epoch(self.cursor.epochs_done, self.cursor.step, self.reporter.note)

@@ -15,7 +15,7 @@ import numpy as np
 from trainer.errors import ConfigError
 from trainer.ranks import world as worlds
 from trainer.strategies import guards
-from trainer.strategies.data import broadcast_state
+from trainer.strategies.data import broadcast_state, broadcast_variables
 from trainer.strategies.distributed_optimizer import is_distributed
 
 
@@ -41,7 +41,8 @@ def callbacks(own: Sequence[keras.callbacks.Callback] = ()) -> list[keras.callba
 class SameStart(keras.callbacks.Callback):
     """Gives every rank rank 0's weights and optimizer state before the first step.
 
-    A model that Keras builds from its first batch has no weights before: then right after the first step.
+    A model that Keras builds from its first batch has no weights before: then right after the first step. A
+    step of one's own may update by several optimizers, which the model has as attributes.
     """
 
     def __init__(self, world: worlds.World) -> None:
@@ -60,28 +61,58 @@ class SameStart(keras.callbacks.Callback):
         """Check that the optimizer reduces, and broadcast.
 
         Raises:
-            ConfigError: several ranks, but the optimizer would leave each on its own.
+            ConfigError: several ranks, but an optimizer would leave each on its own.
         """
-        optimizer = self.model.optimizer
-        if self._world.size > 1 and not is_distributed(optimizer):
-            raise ConfigError(
-                f"model.compile got an optimizer ({type(optimizer).__name__}) that reduces nothing: "
-                "every rank would train a network of its own.",
-                cure="model.compile(optimizer=trainer.DistributedOptimizer(...)); under mixed_float16 set "
-                "the policy before that.",
-            )
+        found = _optimizers(self.model)
+        if self._world.size > 1:
+            _check(found)
         self._waits_for_weights = not self.model.built
         if self._waits_for_weights:
             return
-        if not optimizer.built:
-            optimizer.build(self.model.trainable_variables)
-        broadcast_state(self.model, optimizer, self._world)
+        if list(found) == ["optimizer"] and not self.model.optimizer.built:
+            self.model.optimizer.build(self.model.trainable_variables)
+        self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Broadcast what the first step has built."""
         if self._waits_for_weights:
             self._waits_for_weights = False
-            broadcast_state(self.model, self.model.optimizer, self._world)
+            self._broadcast()
+
+    def _broadcast(self) -> None:
+        broadcast_state(self.model, None, self._world)
+        for optimizer in _optimizers(self.model).values():
+            broadcast_variables(optimizer.variables, self._world)
+
+
+def _optimizers(model: keras.Model) -> dict[str, keras.Optimizer]:
+    """Optimizers of a model by attribute; but for Keras' own choice, beside others that a step updates by."""
+    found = {name: one for name, one in vars(model).items() if isinstance(one, keras.optimizers.Optimizer)}
+    chosen: Any = found.get("optimizer")
+    if len(found) > 1 and type(chosen) is keras.optimizers.RMSprop:
+        # As `compile()` without an optimizer has it.
+        settings = keras.optimizers.RMSprop().get_config() | {"name": chosen.name}
+        if chosen.get_config() == settings:
+            del found["optimizer"]
+    return found
+
+
+def _check(optimizers: dict[str, keras.Optimizer]) -> None:
+    plain = {name: type(one).__name__ for name, one in optimizers.items() if not is_distributed(one)}
+    if not plain:
+        return
+    if list(optimizers) == ["optimizer"]:
+        raise ConfigError(
+            f"model.compile got an optimizer ({plain['optimizer']}) that reduces nothing: "
+            "every rank would train a network of its own.",
+            cure="model.compile(optimizer=trainer.DistributedOptimizer(...)); under mixed_float16 set "
+            "the policy before that.",
+        )
+    named = ", ".join(f"{name} ({kind})" for name, kind in plain.items())
+    raise ConfigError(
+        f"Optimizers of the model reduce nothing: {named}; every rank would train networks of its own.",
+        cure="Wrap each: trainer.DistributedOptimizer(...)",
+    )
 
 
 class CommonMetrics(keras.callbacks.Callback):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -46,9 +46,12 @@ def build(setup: Setup) -> DistributedModel:
 
 def broadcast_state(model: keras.Model, optimizer: keras.Optimizer | None, world: World) -> None:
     """Give every rank rank 0's weights and optimizer state; a collective."""
-    if world.size == 1:
-        return
-    for variable in [*model.weights, *(optimizer.variables if optimizer is not None else [])]:
+    broadcast_variables([*model.weights, *(optimizer.variables if optimizer is not None else [])], world)
+
+
+def broadcast_variables(variables: Sequence[keras.Variable], world: World) -> None:
+    """Give every rank rank 0's values of these; a collective."""
+    for variable in variables if world.size > 1 else ():
         variable.assign(world.broadcast(np.asarray(variable.value)))
 
 

@@ -24,11 +24,15 @@ class DataPlan(Plan):
     Attributes:
         bytes_per_update: bytes that the busiest rank sends per update; on the ring all send as many, 2(n-1)/n
             of the gradients on the wire.
+        reductions: messages of gradients per update: all-reduces, of which each is a bucket.
+        batch_norms: layers whose statistics ranks take together, with a message each.
         algorithm: how gradients are combined, as `train.strategy.algorithm` names it.
         moves: what one update moves; too long for plan.json.
     """
 
     bytes_per_update: int
+    reductions: int = 0
+    batch_norms: int = 0
     algorithm: str = "ring"
     moves: Exchange | None = dataclasses.field(default=None, repr=False)
 
@@ -111,6 +115,10 @@ def plan(
         global_batch=global_batch,
         accumulation=accumulation,
         bytes_per_update=round(max(one.sent for one in moves.payload)),
+        reductions=moves.parts,
+        batch_norms=sum(
+            type(layer).__name__ == "SyncBatchNormalization" for layer in model._flatten_layers()
+        ),
         algorithm=ring.algorithm,
         moves=moves,
     )

@@ -59,7 +59,7 @@ def read_facts(run: RunFolder) -> Facts:
     strategy = section.get("name") or plan.get("strategy") or "data"
     server = section if strategy == "parameter-server" else {}
     sent = plan.get("bytes_per_update", _most(plan.get("sent_per_update")))
-    parameters = plan.get("parameters")
+    parameters, reductions, norms = (plan.get(key) for key in ("parameters", "reductions", "batch_norms"))
     return Facts(
         strategy=strategy,
         asynchronous=server.get("mode") == "async",
@@ -68,6 +68,8 @@ def read_facts(run: RunFolder) -> Facts:
         hosts=tuple(ran.hosts),
         bytes_sent=sent if isinstance(sent, int) else None,
         messages_sent=_most(plan.get("messages_per_update")),
+        reductions=reductions if isinstance(reductions, int) else None,
+        batch_norms=norms if isinstance(norms, int) else None,
         parameters=parameters if isinstance(parameters, int) else None,
         flops=tuple(_numbers(plan.get("flops"))),
         config=config,

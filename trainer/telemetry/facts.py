@@ -19,6 +19,8 @@ class Facts:
         hosts: name of each rank's host, of workers only; empty where it is not known.
         bytes_sent: that the busiest rank sends per update, as planned; None where it is not known.
         messages_sent: the same of messages; None where the plan does not say it.
+        reductions: messages of gradients per update under `data`; None where it is not known.
+        batch_norms: layers of which each sends a message in a pass under `data`; None where it is not known.
         parameters: of the network; None where it is not known.
         flops: of each rank, as the plan divides the network; empty where it does not.
         config: the configuration as a tree, defaults included; empty where it is not known.
@@ -31,6 +33,8 @@ class Facts:
     hosts: tuple[str, ...] = ()
     bytes_sent: int | None = None
     messages_sent: int | None = None
+    reductions: int | None = None
+    batch_norms: int | None = None
     parameters: int | None = None
     flops: tuple[float, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)

@@ -108,7 +108,8 @@ def _network(cause: str | None, lost: Losses, facts: Facts) -> Proposals:
             )
         bucket = facts.at("train.strategy.bucket_mb")
         if cause == "small steps":
-            yield {"train.strategy.reduction": "grouped"}, "all gradients in one message"
+            if facts.reductions != 1:
+                yield {"train.strategy.reduction": "grouped"}, "all gradients in one message"
         else:
             yield (
                 {"train.strategy.reduction": "buckets"},
@@ -124,7 +125,7 @@ def _network(cause: str | None, lost: Losses, facts: Facts) -> Proposals:
             {"train.accumulation": 2 * parts, "train.global_batch": 2 * batch},
             "one reduction for twice as many samples; the learning rate may need train.schedule.scale",
         )
-    if cause == "small steps" and facts.at("train.sync_batch_norm"):
+    if cause == "small steps" and facts.at("train.sync_batch_norm") and facts.batch_norms != 0:
         yield (
             {"train.sync_batch_norm": False},
             "no message per batch norm; statistics are each rank's own",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 
 # Waiting for input below this share of an epoch is nothing to speak of.
-MOST_WAITED = 0.02
+MOST_WAITED = 0.05
 
 
 class ReaderTime:
@@ -15,6 +16,7 @@ class ReaderTime:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seconds = self._reported = (0.0, 0.0)
+        self._warned_of = 0.0
 
     @staticmethod
     def now() -> float:
@@ -31,14 +33,23 @@ class ReaderTime:
         """Return all seconds so far, and those of augmentation."""
         return self._seconds
 
-    def verdict(self, input_wait_s: float, epoch_s: float) -> str | None:
-        """Return `input_verdict` for the seconds since the last call: those of an epoch."""
+    def verdict(self, input_wait_s: float, epoch_s: float, changes: Sequence[str]) -> str | None:
+        """Return `input_verdict` for the seconds since the last call: those of an epoch.
+
+        It is given once, and again where steps wait for twice the share of which was warned before.
+        """
         before, self._reported = self._reported, self._seconds
         reader_s, augment_s = (now - then for now, then in zip(self._reported, before, strict=True))
-        return input_verdict(input_wait_s, epoch_s, reader_s, augment_s)
+        found = input_verdict(input_wait_s, epoch_s, reader_s, augment_s, changes)
+        if found is None or input_wait_s / epoch_s < 2 * self._warned_of:
+            return None
+        self._warned_of = input_wait_s / epoch_s
+        return found
 
 
-def input_verdict(input_wait_s: float, epoch_s: float, reader_s: float, augment_s: float) -> str | None:
+def input_verdict(
+    input_wait_s: float, epoch_s: float, reader_s: float, augment_s: float, changes: Sequence[str]
+) -> str | None:
     """Return a warning where steps wait for input because of augmentation; None otherwise.
 
     Args:
@@ -46,9 +57,10 @@ def input_verdict(input_wait_s: float, epoch_s: float, reader_s: float, augment_
         epoch_s: seconds that these steps took, waiting included.
         reader_s: seconds for which the reading threads were at work, augmentation included, over all threads.
         augment_s: seconds of these spent in augmentation.
+        changes: keys of `data.augment` that are on.
 
     Returns:
-        What was found and the cure, where the wait is more than 2 % of the time and augmentation more than
+        What was found and the cure, where the wait is more than 5 % of the time and augmentation more than
         half of the threads' work.
     """
     if epoch_s <= 0 or reader_s <= 0:
@@ -58,6 +70,6 @@ def input_verdict(input_wait_s: float, epoch_s: float, reader_s: float, augment_
         return None
     return (
         f"steps waited for input during {waited:.1%} of the epoch, and {share:.0%} of the reading threads' "
-        "time went into augmentation. Set data.reader_threads higher where cores are free, or choose cheaper "
-        "changes in data.augment: motion, elastic and affine cost most (docs/how-to/augment.md)."
+        f"time went into augmentation ({', '.join(changes)}). Set data.reader_threads higher where cores are "
+        "free, or leave out what costs most: `cingulum augment` times each change (docs/how-to/augment.md)."
     )
