@@ -67,7 +67,7 @@ MUTATIONS = (
         return Share(rank, self.world_size)''',
         '''None where others read them."""
         return Share(0, self.world_size)''',
-        ("tests/parallel/test_reading.py", "tests/parallel/test_own_strategy.py"),
+        ("tests/parallel/test_tasks_on_ranks.py",),
     ),
     Mutation(
         "divergence",  # weights of ranks are not compared
