@@ -239,9 +239,9 @@ MUTATIONS = (
     ),
     Mutation(
         "finite",  # a loss that is no number
-        "trainer/strategies/guards.py",
-        'bad = [] if np.isfinite(loss) else ["the loss"]',
-        "bad = []",
+        "trainer/ranks/consensus.py",
+        "bad = np.flatnonzero(~finite)",
+        "bad = np.flatnonzero(~finite)[:0]",
         ("tests/parallel/test_faults.py",),
     ),
     Mutation(
