@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from trainer.ranks.rollcall import RollCall
 from trainer.ranks.stopping import Patience, StopRequest, columns
 from trainer.ranks.watchdog import Beat, Watchdog
 from trainer.ranks.world import World
-from trainer.run_folder import machine
+from trainer.run_folder import machine, resuming
 from trainer.run_folder.record import RunFolder
 from trainer.runs import caching, outcome, preparation, room, starting
 from trainer.runs.loop import Training
@@ -64,7 +65,7 @@ def train(
     who = f"rank {world.rank} @ {world.host}"
     with (
         Watchdog(config.guards.timeout_s, who, lambda: world.abort(0 if watchdog.kept else 1)) as watchdog,
-        StopRequest() as stop,
+        StopRequest(word=_word_of_stopping(config, world)) as stop,
         contextlib.ExitStack() as holding,
     ):
         before = None
@@ -210,6 +211,13 @@ def _train(
         ):
             training.run(batches)
         return outcome.finish(training, cached.report)
+
+
+def _word_of_stopping(config: RunConfig, world: World) -> str:
+    """What Ctrl-C under mpirun is answered by rank 0: a second later it may be too late to say it."""
+    if not world.is_main or "OMPI_COMM_WORLD_SIZE" not in os.environ:
+        return ""
+    return f"\nstopping; mpirun leaves a second to save in.\n  {resuming.cure(RunFolder(config.folder))}\n"
 
 
 def settle(

@@ -103,7 +103,8 @@ def test_a_stop_saves_and_a_corrupted_newest_checkpoint_falls_back_to_the_one_be
 
 
 @pytest.mark.slow
-def test_sigusr2_to_mpirun_reaches_the_ranks_and_ends_in_75(tmp_path, shards):
+@pytest.mark.parametrize("number", [signal.SIGUSR2, signal.SIGINT])
+def test_signals_to_mpirun_reach_the_ranks_which_save_and_tell_how_to_go_on(tmp_path, shards, number):
     config = tiny_runs.write_config(tmp_path, shards, "run", train__epochs=5000)
     program = Path(__file__).parent / "programs" / PROGRAM
     line, additions = mpirun.command(2, [sys.executable, str(program), "none", "0", "0", str(config)])
@@ -112,14 +113,18 @@ def test_sigusr2_to_mpirun_reaches_the_ranks_and_ends_in_75(tmp_path, shards):
         deadline = time.monotonic() + 90
         while not checkpoint.find(tmp_path / "run" / "checkpoints").path and time.monotonic() < deadline:
             time.sleep(0.2)
-        process.send_signal(signal.SIGUSR2)
+        process.send_signal(number)
         _, errors = process.communicate(timeout=60)
+    config_there = tmp_path / "run" / "config.yaml"
+    again = f"Go on with: mpirun -np 2 cingulum train {config_there} --resume"
+    if number == signal.SIGINT:  # mpirun kills them a second later, saved or not, and ends with 1
+        assert f"stopping; mpirun leaves a second to save in.\n  {again}" in errors
+        return
     assert process.returncode == 75, errors
     saved = max(tiny_runs.steps(tmp_path / "run"))
     ours, mpiruns = errors.split("aborted job now, it means this stop (exit code 75): nothing is lost.")
     assert f"stopped at step {saved} of" in ours and "the job has been aborted" in mpiruns
-    config_there = tmp_path / "run" / "config.yaml"
-    assert f"Go on with: mpirun -np 2 cingulum train {config_there} --resume" in mpiruns
+    assert again in mpiruns
 
 
 @pytest.mark.slow

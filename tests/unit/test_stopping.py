@@ -25,6 +25,16 @@ def test_a_signal_asks_for_a_stop_instead_of_ending_the_process(number):
     assert signal.getsignal(number) == before
 
 
+def test_sigterm_is_answered_at_once_and_only_once(capfd):
+    with StopRequest(word="go on with: that\n"):
+        os.kill(os.getpid(), signal.SIGUSR2)
+        assert capfd.readouterr().err == ""
+    with StopRequest(word="go on with: that\n"):
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert capfd.readouterr().err == "go on with: that\n"
+
+
 def test_the_first_ctrl_c_asks_for_a_stop_and_the_second_ends_at_once(capfd):
     before = signal.getsignal(signal.SIGINT)
     with StopRequest() as stop:

@@ -37,10 +37,12 @@ class StopRequest:
 
     Args:
         interrupt: Ctrl-C asks for a stop, too; a second one ends the process as usual.
+        word: is written as soon as SIGTERM asks, which mpirun follows by SIGKILL after a second.
     """
 
-    def __init__(self, *, interrupt: bool = False) -> None:
+    def __init__(self, *, interrupt: bool = False, word: str = "") -> None:
         self.requested = False
+        self._word = word.encode()
         self._answers = interrupt
         self._numbers = (*SIGNALS, signal.SIGINT) if interrupt else SIGNALS
         self._previous: dict[signal.Signals, Any] = {}
@@ -77,6 +79,8 @@ class StopRequest:
             if self._answers:
                 # Not through sys.stderr: whoever is writing to it now may be interrupted here.
                 os.write(2, _ANSWER)
+        if number == signal.SIGTERM and not self.requested:
+            os.write(2, self._word)
         self.requested = True
 
 
