@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from trainer.errors import CingulumError, InputError
+from trainer.errors import CingulumError, InputError, typed
 
 _LIMIT_S = 30.0
 _MOST_BYTES = 1 << 26
@@ -128,5 +128,5 @@ def token(file: Path | None) -> str | None:
     if file is None:
         return os.environ.get("CINGULUM_TOKEN") or None
     if stat.S_IMODE(file.stat().st_mode) & 0o077:
-        raise InputError(f"{file}: others may read this token.", cure=f"chmod 600 {file}", path=file)
+        raise InputError(f"{file}: others may read this token.", cure=f"chmod 600 {typed(file)}", path=file)
     return file.read_text(encoding="utf-8").strip()

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,6 +86,11 @@ class CingulumError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         # Worker processes send errors home; all but the message is keyword-only, so say how to rebuild.
         return (rebuilt, (type(self), self.message, self.cure, self.objects))
+
+
+def typed(word: object) -> str:
+    """Return a word of a command that a message shows, quoted for a shell where it needs it."""
+    return shlex.quote(str(word))
 
 
 # mpirun prints last, and calls every exit code but 0 an abort.

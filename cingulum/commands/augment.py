@@ -104,7 +104,7 @@ def _row(shard_set: ShardSet, subject: str | None) -> int:
     """Return the row of the subject's first volume in the set."""
     import difflib
 
-    from trainer.errors import InputError
+    from trainer.errors import InputError, typed
 
     subjects: list[Any] = [volume.subject for volume in shard_set.volumes]
     if subject is None:
@@ -113,6 +113,6 @@ def _row(shard_set: ShardSet, subject: str | None) -> int:
         close = difflib.get_close_matches(subject, subjects, n=1) or subjects[:1]
         raise InputError(
             f"{shard_set.path}: has no subject {subject!r}.",
-            cure=f"There is {close[0]!r}, for example; all: cingulum inspect {shard_set.path} --json",
+            cure=f"There is {close[0]!r}, for example; all: cingulum inspect {typed(shard_set.path)} --json",
         )
     return subjects.index(subject)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cingulum.commands.options import Config, Overrides
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, typed
 
 if TYPE_CHECKING:
     from cingulum.crossval.launching import Means
@@ -144,7 +144,7 @@ def _train(crossval: CrossValidation, means: Means, *, keep_going: bool) -> dict
         attempt(
             "report.html",
             lambda: report.write(crossval.folder, note=counting.note),
-            remedy=f"cingulum report {crossval.folder}",
+            remedy=f"cingulum report {typed(crossval.folder)}",
             note=counting.note,
         )
     return summary

@@ -70,14 +70,15 @@ def _show_crossval(folder: Path, split: SplitName, *, as_json: bool) -> None:
     import json
 
     from cingulum.commands.crossval import readable
-    from trainer.errors import RunError
+    from trainer.errors import RunError, typed
     from trainer.run_folder import crossval_folder
 
     found = crossval_folder.summary(folder)
     if split is not SplitName.test:
+        one = crossval_folder.runs(folder)[0]
         raise RunError(
             f"{folder}: a cross-validation is judged on subjects held out: the test split of each fold.",
-            cure=f"For one fold: cingulum evaluate {crossval_folder.runs(folder)[0]} --split {split.value}",
+            cure=f"For one fold: cingulum evaluate {typed(one)} --split {split.value}",
         )
     typer.echo(json.dumps(found, indent=2) if as_json else readable(folder, found))
 

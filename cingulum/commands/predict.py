@@ -120,10 +120,11 @@ def predict(
 
 
 def _check_places(output: Path | None, out: Path | None) -> None:
-    from trainer.errors import RunError
+    from trainer.errors import RunError, typed
 
     if output is not None and not output.parent.is_dir():
-        raise RunError(f"{output}: there is no folder {output.parent}.", cure=f"mkdir -p {output.parent}")
+        cure = f"mkdir -p {typed(output.parent)}"
+        raise RunError(f"{output}: there is no folder {output.parent}.", cure=cure)
     if output is not None and output.is_dir():
         raise RunError(f"{output}: is a folder.", cure="Name a file, such as predictions.csv")
     if out is not None and out.exists() and not out.is_dir():

@@ -170,6 +170,7 @@ def _train(
 
 def _summary(folder: Path, result: dict[str, Any]) -> str:
     from trainer.attempts import attempt
+    from trainer.errors import typed
     from trainer.report import against_volumes
     from trainer.telemetry import evidence
     from trainer.telling import tell
@@ -191,11 +192,12 @@ def _summary(folder: Path, result: dict[str, Any]) -> str:
         judged = evidence.found(folder)
         if judged is not None:
             lines.append(
-                judged.summary if judged.is_well else f"{judged.summary} (cingulum diagnose {folder})"
+                judged.summary if judged.is_well else f"{judged.summary} (cingulum diagnose {typed(folder)})"
             )
 
-    attempt("the comparison with the baseline", compared, remedy=f"cingulum evaluate {folder}", note=tell)
-    attempt("the diagnosis", diagnosed, remedy=f"cingulum diagnose {folder}", note=tell)
+    run = typed(folder)
+    attempt("the comparison with the baseline", compared, remedy=f"cingulum evaluate {run}", note=tell)
+    attempt("the diagnosis", diagnosed, remedy=f"cingulum diagnose {run}", note=tell)
     if (folder / "report.html").is_file():
         lines.append(f"report: {folder / 'report.html'}")
     return "\n".join(lines)

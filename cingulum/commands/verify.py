@@ -22,6 +22,7 @@ def verify_shards(
     import json
 
     from trainer.data.shards.verify import verify
+    from trainer.errors import typed
     from trainer.progress import Counting
 
     with Counting("verifying", "volumes") as counting:
@@ -34,7 +35,7 @@ def verify_shards(
         for problem in problems:
             typer.echo(str(problem))
         if problems:
-            typer.echo(f"Make it anew: cingulum import SOURCE {shards} --overwrite", err=True)
+            typer.echo(f"Make it anew: cingulum import SOURCE {typed(shards)} --overwrite", err=True)
         else:
             typer.echo(f"{shards}: whole and undamaged")
     return 2 if problems else 0

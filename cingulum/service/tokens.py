@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from trainer import atomic
-from trainer.errors import InputError
+from trainer.errors import InputError, typed
 
 May = Literal["read", "write", "admin"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -97,7 +97,7 @@ class TokenFile:
             stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
             if found.st_uid != os.geteuid() or found.st_mode & 0o077:
                 raise InputError(
-                    f"{self.path}: is not private.", cure=f"chmod 600 {self.path}", path=self.path
+                    f"{self.path}: is not private.", cure=f"chmod 600 {typed(self.path)}", path=self.path
                 )
             if stamp != self._read[0]:
                 tokens = json.loads(self.path.read_text(encoding="utf-8"))["tokens"]

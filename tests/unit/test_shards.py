@@ -11,6 +11,7 @@ import math
 import multiprocessing
 import os
 import pickle
+import shlex
 from pathlib import Path
 
 import h5py
@@ -404,6 +405,15 @@ def test_at_most_so_many_files_stay_open(tmp_path, monkeypatch):
     for row in range(12):
         shards.read(row)
     assert len(list(Path("/proc/self/fd").iterdir())) - before <= 2
+
+
+def test_a_command_that_is_proposed_means_the_folder_also_where_its_name_has_blanks(tmp_path):
+    images = tmp_path / "my study; $HOME"
+    images.mkdir()
+    with pytest.raises(ShardError) as error:
+        ShardSet.open(images)
+    words = shlex.split(str(error.value.cure).partition(": ")[2])
+    assert words == ["cingulum", "import", str(images), "SHARDS", "--label", "diagnosis"]
 
 
 def test_opening_a_set_opens_no_shard(tmp_path):

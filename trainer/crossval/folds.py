@@ -27,7 +27,7 @@ from trainer.config import RunConfig
 from trainer.data.shards.shards import ShardSet
 from trainer.data.splits import leaks
 from trainer.data.splits.splits import Split
-from trainer.errors import ConfigError, LeakError, RunError
+from trainer.errors import ConfigError, LeakError, RunError, typed
 from trainer.run_folder import record
 from trainer.run_folder.crossval_folder import CONFIG_NAME
 from trainer.run_folder.record import RunFolder
@@ -198,7 +198,7 @@ def _compare(path: Path, given: RunConfig) -> None:
         shared = path if path.name == CONFIG_NAME else path.parent.parent / CONFIG_NAME
         raise RunError(
             f"{path}: was made with another configuration: {record.changes(differing)}.",
-            cure=f"Go on with: cingulum crossval {shared} (or choose another name: name=...)",
+            cure=f"Go on with: cingulum crossval {typed(shared)} (or choose another name: name=...)",
             path=path,
         )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from trainer.crossval.folds import CrossValidation, Fold
-from trainer.errors import RunError
+from trainer.errors import RunError, typed
 from trainer.metrics import tables
 from trainer.metrics.tables import Line
 from trainer.run_folder.run_record import RunRecord
@@ -121,7 +121,7 @@ def _collect(crossval: CrossValidation) -> tuple[tuple[str, ...], dict[int, dict
 
 def _lines(path: Path, header: tuple[str, ...] | None) -> tuple[tuple[str, ...], list[Line]]:
     """Of one run, whose columns must be those of the runs before it."""
-    cure = f"Make it again: cingulum evaluate {path.parent.parent}"
+    cure = f"Make it again: cingulum evaluate {typed(path.parent.parent)}"
     try:
         columns, lines = tables.lines(path)
         if header is not None and columns != header:

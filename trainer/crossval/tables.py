@@ -15,7 +15,7 @@ from trainer.atomic import write_text
 from trainer.crossval import figures, held_out
 from trainer.crossval.folds import CrossValidation, Fold
 from trainer.crossval.held_out import HeldOut
-from trainer.errors import RunError
+from trainer.errors import RunError, typed
 from trainer.run_folder import record
 from trainer.run_folder.crossval_folder import SUMMARY_NAME
 from trainer.run_folder.run_record import RunRecord
@@ -85,7 +85,7 @@ def _run(fold: Fold) -> dict[str, Any]:
     if "test" not in result:
         raise RunError(
             f"{fold.run.result}: has no test metrics.",
-            cure=f"Compute them: cingulum train {fold.run.config} --resume",
+            cure=f"Compute them: cingulum train {typed(fold.run.config)} --resume",
             path=fold.run.result,
         )
     other = record.other_epoch(result)

@@ -20,7 +20,7 @@ from scipy import special
 from trainer import atomic
 from trainer.attempts import attempt
 from trainer.data.phantom import files
-from trainer.errors import InputError
+from trainer.errors import InputError, typed
 from trainer.explain import BaselineName, MethodName, page, pictures, regions, sanity, score, subjects
 from trainer.explain.group import MNI_OVERLAP, Group
 from trainer.explain.methods import Method
@@ -270,7 +270,7 @@ class _Explaining:
 
 def _attempt(request: Request, name: str, make: Callable[[], object]) -> bool:
     """Make what shows the maps, which are on disk."""
-    remedy = f"cingulum explain {request.run} --method {request.method.value}, as before"
+    remedy = f"cingulum explain {typed(request.run)} --method {request.method.value}, as before"
     return attempt(f"{request.folder / name}", make, remedy=remedy, note=tell)
 
 

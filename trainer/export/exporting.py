@@ -15,7 +15,7 @@ import numpy as np
 
 from trainer import atomic
 from trainer.attempts import attempt
-from trainer.errors import CingulumError, RunError
+from trainer.errors import CingulumError, RunError, typed
 from trainer.export import card
 from trainer.inference.saved_model import load_model, open_file
 from trainer.run_folder import resuming
@@ -182,7 +182,7 @@ def export(
         write_json(out / "model_card.json", said)
         atomic.write_text(out / "MODEL_CARD.md", card.markdown(said))
 
-    remedy = f"cingulum export {path} --out {out}, as before"
+    remedy = f"cingulum export {typed(path)} --out {typed(out)}, as before"
     attempt(f"{out / 'MODEL_CARD.md'}", write_card, remedy=remedy, note=tell)
     return said
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.errors import RunError
+from trainer.errors import RunError, typed
 from trainer.run_folder import resuming
 from trainer.run_folder.record import RunFolder
 from trainer.run_folder.run_record import RunRecord
@@ -115,7 +115,7 @@ def read(run: Path, split: str) -> Table:
             f"{run}: this run is not finished: it has no result yet.", cure=resuming.cure(folder), path=run
         )
     path = folder.evaluation / f"{split}.csv"
-    cure = f"cingulum evaluate {run} --split {split} writes it."
+    cure = f"cingulum evaluate {typed(run)} --split {split} writes it."
     if not path.is_file():
         raise RunError(f"{path}: is missing.", cure=cure, path=path)
     try:

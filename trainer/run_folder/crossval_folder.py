@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import RunError
+from trainer.errors import RunError, typed
 
 CONFIG_NAME, SUMMARY_NAME = "crossval.yaml", "crossval.json"
 _RUN = re.compile(r"fold-(\d+)-seed-(\d+)")
@@ -88,4 +88,4 @@ def summary(folder: Path) -> dict[str, Any]:
 
 
 def _cure(folder: Path) -> str:
-    return f"Run its command again to continue: cingulum crossval {folder / CONFIG_NAME}"
+    return f"Run its command again to continue: cingulum crossval {typed(folder / CONFIG_NAME)}"

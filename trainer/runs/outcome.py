@@ -12,7 +12,7 @@ import numpy as np
 
 from trainer import atomic, report
 from trainer.attempts import attempt
-from trainer.errors import RunError
+from trainer.errors import RunError, typed
 from trainer.ranks.agreement import agree
 from trainer.report import case_maps
 from trainer.run_folder import checkpoint, record, resuming
@@ -179,7 +179,7 @@ def _with_parts(
         attempt(
             name,
             lambda: result.update(_added(training, result, _make(training, name, result))),
-            remedy=f"cingulum report {folder.path}" if name == _REPORT else resume,
+            remedy=f"cingulum report {typed(folder.path)}" if name == _REPORT else resume,
             note=training.reporter.note,
             limit_s=training.config.guards.timeout_s,
         )

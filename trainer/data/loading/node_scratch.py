@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.data.shards.index import INDEX_NAME
-from trainer.errors import ScratchError
+from trainer.errors import ScratchError, typed
 
 # Where to look, in this order, before the system's folder for temporary files.
 VARIABLES = ("CINGULUM_SCRATCH", "SLURM_TMPDIR", "TMPDIR")
@@ -126,7 +126,7 @@ def make_ours(folder: Path) -> None:
     if stat.S_IMODE(found.st_mode) & 0o077:
         raise ScratchError(
             f"{folder}: other users may enter it (mode {stat.S_IMODE(found.st_mode):04o}).",
-            cure=f"If you trust its content: chmod 700 {folder}; else remove it.",
+            cure=f"If you trust its content: chmod 700 {typed(folder)}; else remove it.",
         )
 
 

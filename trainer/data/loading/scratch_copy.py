@@ -21,7 +21,7 @@ from trainer import atomic, byte_sizes
 from trainer.data.loading.node_scratch import Lock, Place, bytes_in, lock_of, make_ours, remove
 from trainer.data.shards.index import INDEX_NAME, ShardRecord
 from trainer.data.shards.shards import ShardSet
-from trainer.errors import DamagedShardError, ScratchError, ShardError
+from trainer.errors import DamagedShardError, ScratchError, ShardError, typed
 
 # Read and written at once by each thread.
 BLOCK = 4 << 20
@@ -243,7 +243,7 @@ class ScratchCopy:
     def _damaged(self, source: Path, what: str) -> ShardError:
         return DamagedShardError(
             f"{source}: {what} (found while copying it to {self.folder}).",
-            cure=f"To find all damage: cingulum verify {self._shards.path}",
+            cure=f"To find all damage: cingulum verify {typed(self._shards.path)}",
             path=source,
         )
 
@@ -292,5 +292,5 @@ def _read_into(buffer: memoryview, file: io.FileIO, source: Path) -> int:
 def _unreadable(source: Path, error: OSError) -> ShardError:
     return ShardError(
         f"{source}: cannot be read ({error.strerror}).",
-        cure=f"To find all damage: cingulum verify {source.parent}",
+        cure=f"To find all damage: cingulum verify {typed(source.parent)}",
     )

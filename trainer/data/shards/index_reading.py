@@ -32,7 +32,7 @@ from trainer.data.shards.index import (
 )
 from trainer.data.shards.layout import Layout
 from trainer.data.shards.stored_types import stored_dtype
-from trainer.errors import DamagedShardError, ShardError
+from trainer.errors import DamagedShardError, ShardError, typed
 
 # docs/reference/shard-format.md, Limits.
 MOST_BYTES = 1 << 30
@@ -47,7 +47,7 @@ def read_index(folder: Path) -> Index:
             `MOST_BYTES`.
     """
     path = folder / INDEX_NAME
-    again = f"`cingulum import SOURCE {folder} --overwrite` makes the set again from the images."
+    again = f"`cingulum import SOURCE {typed(folder)} --overwrite` makes the set again from the images."
 
     def damaged(what: str) -> DamagedShardError:
         return DamagedShardError(f"{path}: {what}.", cure=again, path=path)

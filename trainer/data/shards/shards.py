@@ -14,7 +14,7 @@ from trainer.data.shards.layout import Layout
 from trainer.data.shards.stored_bytes import Identity, ReadFault, StoredBytes
 from trainer.data.shards.whole_chunks import Place, WholeChunks
 from trainer.data.shards.whole_set import places, restore, whole_index
-from trainer.errors import DamagedShardError, ShardError
+from trainer.errors import DamagedShardError, ShardError, typed
 
 __all__ = ["FORMAT_VERSION", "Origin", "ShardSet", "Volume"]
 
@@ -187,7 +187,7 @@ class ShardSet:
         if volume.map_offset is None or volume.map_nbytes is None or volume.map_checksum is None:
             raise ShardError(
                 f"{self.path}: has no label maps.",
-                cure=f"Import the images with their maps: cingulum import SOURCE {self.path} --maps probseg",
+                cure=f"Import them with their maps: cingulum import SOURCE {typed(self.path)} --maps probseg",
                 path=self.path,
             )
         return Place(volume.shard, volume.map_offset, volume.map_nbytes, volume.map_checksum, volume.map_xxh3)

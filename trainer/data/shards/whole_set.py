@@ -11,7 +11,7 @@ from trainer.data.shards.bricks import unpack_table
 from trainer.data.shards.index import INDEX_NAME, Index, Volume
 from trainer.data.shards.index_reading import read_index
 from trainer.data.shards.stored_bytes import Identity
-from trainer.errors import DamagedShardError, ShardError
+from trainer.errors import DamagedShardError, ShardError, typed
 
 
 def whole_index(path: Path) -> tuple[Index, dict[str, Identity]]:
@@ -86,12 +86,12 @@ def _no_index(path: Path) -> ShardError:
         )
     return ShardError(
         f"{path}: is not a shard set, it has no {INDEX_NAME}.",
-        cure=f"To make one from images: cingulum import {path} SHARDS --label diagnosis",
+        cure=f"To make one from images: cingulum import {typed(path)} SHARDS --label diagnosis",
         path=path,
     )
 
 
 def restore(path: Path) -> str:
     """Return how to find all damage and repair it."""
-    again = f"cingulum import SOURCE {path} --overwrite"
-    return f"To find all damage: cingulum verify {path}. To make it again: {again}"
+    again = f"cingulum import SOURCE {typed(path)} --overwrite"
+    return f"To find all damage: cingulum verify {typed(path)}. To make it again: {again}"

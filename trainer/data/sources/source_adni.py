@@ -17,7 +17,7 @@ from trainer.data.sources.file_names import first_three
 from trainer.data.sources.joins import id_key, not_joined
 from trainer.data.sources.listing import Listing, SourceImage, known, person
 from trainer.data.sources.tables import Row, Table
-from trainer.errors import CohortError, ConfigError
+from trainer.errors import CohortError, ConfigError, typed
 
 _SUBJECTS = "[0-9][0-9][0-9]_S_[0-9]*"
 _ID = re.compile(r"[ID]?(\d+)(?:\.0+)?", re.IGNORECASE)
@@ -205,7 +205,7 @@ def _images(root: Path) -> dict[int, list[SourceImage]]:
         raise CohortError(
             " ".join([f"{root}: holds no NIfTI images.", *(finding.message for finding in foreign)]),
             cure="Download NIfTI, or convert DICOM in place: "
-            f"find {root} -mindepth 4 -maxdepth 4 -type d -exec dcm2niix -z y -o {{}} {{}} \\;",
+            f"find {typed(root)} -mindepth 4 -maxdepth 4 -type d -exec dcm2niix -z y -o {{}} {{}} \\;",
         )
     return found
 

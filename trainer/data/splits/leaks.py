@@ -18,7 +18,7 @@ from trainer.data.images.miniature import SMALLEST, miniature
 from trainer.data.shards.shards import ShardSet
 from trainer.data.splits.splits import Split
 from trainer.data.workers import default_workers
-from trainer.errors import LeakError
+from trainer.errors import LeakError, typed
 
 Progress = Callable[[int, int], None]
 
@@ -91,7 +91,7 @@ def check(shards: ShardSet, split: Split, *, stop: bool, progress: Progress | No
         raise LeakError(
             f"{shards.path}: splits have subjects or images in common:\n{listed(leaks)}",
             cure="Remove one of each pair, or give both the same subject name, and import again. "
-            f"For all of them: cingulum leaks {shards.path}. If they are two people: data.leaks=warn.",
+            f"For all of them: cingulum leaks {typed(shards.path)}. If they are two people: data.leaks=warn.",
         )
     return leaks
 
