@@ -23,6 +23,7 @@ from cingulum.service.tokens import TokenFile
 from cingulum.service.webhook import Webhook
 from jobs import submitter
 from jobs.store import Store
+from trainer.errors import typed
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Serving:
             say(
                 {"socket": str(path), "store": str(self.store)},
                 f"{self._what}, for you alone, at {path}\n"
-                f"  on your computer: ssh -N -L 8642:{path} {host}\n"
+                f"  on your computer: ssh -N -L {typed(f'8642:{path}')} {host}\n"
                 "  then open http://127.0.0.1:8642/ there. Ctrl-C ends it; jobs go on.",
                 as_json=self.as_json,
             )

@@ -8,7 +8,7 @@ from pathlib import Path
 import keras
 
 import trainer.models  # noqa: F401 - makes our layers known to Keras
-from trainer.errors import RunError
+from trainer.errors import RunError, typed
 from trainer.inference import model_file
 from trainer.models import own_code
 from trainer.run_folder import resuming
@@ -41,7 +41,7 @@ def load_model(folder: RunFolder, code: Sequence[Path] = (), *, option: str = _O
     absent = own_code.missing(names, allowed)
     if absent:
         raise _unknown(folder.model, absent, _cure(ran, allowed, option))
-    cure = f"Write it again: rm {folder.result}; {resuming.command(folder)}"
+    cure = f"Write it again: rm {typed(folder.result)}; {resuming.command(folder)}"
     return _opened(folder.model, cure)
 
 

@@ -271,7 +271,7 @@ def _load_kept(training: Session, result: dict[str, Any]) -> None:
         f"{folder.path}: the weights of the best epoch are missing: neither {folder.model.name} nor {source} "
         "has those that result.json tells of.",
         cure="Restore one of them. To finish the run anew, from the checkpoints that are whole: "
-        f"rm {folder.result}; {resuming.command(folder)}",
+        f"rm {typed(folder.result)}; {resuming.command(folder)}",
         path=folder.path,
     )
 

@@ -14,6 +14,7 @@ from trainer.data.phantom.disease import Truth
 from trainer.data.phantom.image import CONTRASTS, TISSUES, Phantom
 from trainer.data.phantom.people import Person
 from trainer.data.phantom.template import Template
+from trainer.errors import typed
 
 RECIPE = 1
 """Increased whenever the same arguments would give other images, so that two recipes never share a folder."""
@@ -71,7 +72,8 @@ def command(parameters: dict[str, Any]) -> str:
     lists = {key: ",".join(parameters[key]) for key in ("groups", "contrasts")}
     options = {**parameters, **lists}
     del options["recipe"]
-    return " ".join(["cingulum phantom OUT", *(f"--{name} {value}" for name, value in options.items())])
+    words = [f"--{name} {typed(value)}" for name, value in options.items()]
+    return " ".join(["cingulum phantom OUT", *words])
 
 
 def displacement_file(name: str) -> str:
