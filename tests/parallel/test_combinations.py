@@ -30,6 +30,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return Bench(tmp_path_factory.mktemp("cells"))
 
 
+@pytest.mark.timeout(1000)  # three commands, each of which has a limit of its own
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
 def test_it_trains_or_is_refused_by_name_and_what_follows_works(bench: Bench, cell: Cell):
     ran = bench.run(cell)
