@@ -104,6 +104,8 @@ def plan(
     Raises:
         ConfigError: it cannot be divided evenly.
     """
+    from trainer.models.batch_norm import SyncBatchNormalization
+
     ring = ring or RingConfig()
     variables = model.trainable_variables
     sizes = [math.prod(v.shape) for v in variables]
@@ -116,9 +118,7 @@ def plan(
         accumulation=accumulation,
         bytes_per_update=round(max(one.sent for one in moves.payload)),
         reductions=moves.parts,
-        batch_norms=sum(
-            type(layer).__name__ == "SyncBatchNormalization" for layer in model._flatten_layers()
-        ),
+        batch_norms=sum(isinstance(layer, SyncBatchNormalization) for layer in model._flatten_layers()),
         algorithm=ring.algorithm,
         moves=moves,
     )
