@@ -97,7 +97,7 @@ def page(folder: Path) -> int:
     ]
     for name in names:
         row, cell = rows[name], rows[name]["cell"]
-        refused = f"refused (code 2, {row['refused_s']} s): {row['refused']}"
+        refused = f"refused (code 2, told after {row['refused_s']} s): {row['refused']}"
         told = "yes" if row["trained"] else refused
         after = "-" if not row["trained"] else f"{cell['then']}: {refused if row['refused'] else 'done'}"
         lines.append(

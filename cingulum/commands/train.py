@@ -51,7 +51,7 @@ def run_on_ranks(load: Callable[[], RunConfig], *, resume: bool, dry_run: bool, 
     """Train on all ranks that were started, with the configuration that each of them loads.
 
     Raises:
-        ConfigError: `load` did, and there is one rank; several tell it together.
+        InputError: `load` did, and there is one rank, or mpirun ends the others; else they tell it together.
     """
     from trainer.errors import CingulumError, InputError
     from trainer.ranks import launch, starting
@@ -71,8 +71,8 @@ def run_on_ranks(load: Callable[[], RunConfig], *, resume: bool, dry_run: bool, 
         if registry.is_ours(config):
             strategy = chosen(config)
     except InputError:
-        if processes == 1:
-            raise  # said at once, before TensorFlow is loaded; several ranks say it together, below
+        if processes == 1 or launch.ends_all():
+            raise  # said at once, before TensorFlow is loaded; otherwise ranks say it together, below
 
     def members_of_own() -> Members:
         nonlocal strategy

@@ -15,6 +15,7 @@ import random
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -196,7 +197,7 @@ class Ran:
         cell: which.
         trained: whether it trained to its result.
         refused: the first line of the refusal that was due, of training or of what follows.
-        refused_s: seconds that it took.
+        refused_s: seconds until that was told.
         followed: exit code of the command that followed; None without one.
         seconds: of all of it.
         problem: what is wrong, for people; None where all is right.
@@ -316,7 +317,7 @@ def _judged(done: Done, ran: Ran, why: Refused | None, what: str) -> str | None:
         # A part that fails after training, such as a picture, is a warning and no failure.
         is_right = done.returncode == 0 and not re.search(WRONG, done.stdout + done.stderr)
         return None if is_right else f"{what}: code {done.returncode}: {_last(done)}"
-    ran.refused, ran.refused_s = _first(done), done.seconds
+    ran.refused, ran.refused_s = _first(done), done.told_s
     if done.returncode == 2 and re.search(why.said, done.stderr):
         return None
     return f"{what}: not refused by {why.said}: code {done.returncode}: {_last(done)}"
@@ -335,12 +336,12 @@ def _merged(tree: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Done:
-    """What a command left behind, and the seconds that it took."""
+    """What a command left behind, and the seconds after which it told an error."""
 
     returncode: int
     stdout: str
     stderr: str
-    seconds: float
+    told_s: float | None
 
 
 def _run(arguments: list[Any], ranks: int) -> Done:
@@ -353,15 +354,29 @@ def _run(arguments: list[Any], ranks: int) -> Done:
         argv, additions = mpirun.command(ranks, argv)
         environment |= additions
     began = time.monotonic()
-    try:
-        done = subprocess.run(
-            argv, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False
-        )
-        found = done.returncode, done.stdout, done.stderr
-    except subprocess.TimeoutExpired as error:
-        text = error.stderr.decode(errors="replace") if isinstance(error.stderr, bytes) else ""
-        found = -1, "", f"{text}\nnot done after {LIMIT_S} s"
-    return Done(*found, round(time.monotonic() - began, 1))
+    process = subprocess.Popen(
+        argv, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    told: list[float] = []
+    said: list[str] = []
+
+    def listen() -> None:
+        for line in process.stderr or ():
+            said.append(line)
+            if line.startswith("error: "):
+                told.append(time.monotonic() - began)
+
+    listening = threading.Thread(target=listen)
+    listening.start()
+    ending = threading.Timer(LIMIT_S, process.terminate)
+    ending.start()
+    with process:
+        printed = process.stdout.read() if process.stdout else ""
+        listening.join()
+    late = "" if ending.is_alive() else f"\nnot done after {LIMIT_S} s"
+    ending.cancel()
+    first = round(told[0], 1) if told else None
+    return Done(process.returncode, printed, "".join(said) + late, first)
 
 
 def _lines(done: Done) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from trainer.run_folder import checkpoint
 
 # Start, imports and tracing of two ranks on two busy cores, and the time a fault may take to end them.
 BOUND_S = 60
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.slow
 
@@ -105,11 +108,35 @@ def test_a_damaged_volume_that_one_rank_reads_is_told_once(tmp_path, launch):
     assert outcome.seconds < BOUND_S
 
 
-def test_a_wrong_configuration_is_told_once_and_not_by_every_rank(tmp_path, shards, launch):
+CLI = ROOT / "cingulum" / "__main__.py"
+
+
+def test_a_wrong_configuration_is_told_once_where_the_end_of_one_rank_would_not_end_the_others(
+    tmp_path, shards, launch
+):
     config = tiny_runs.write_config(tmp_path, shards, "run", train__epocs=3)
-    outcome = launch(2, PROGRAM, "none", 0, 0, config)
+    spared = {"PRTE_MCA_state_base_recoverable": "1"}  # Open MPI 4 does not know it, but the ranks do
+    outcome = launch(2, CLI, "train", config, environment=spared)
     assert outcome.exit_code == 2
     assert outcome.err.count("unknown key 'train.epocs'") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_wrong_configuration_is_told_before_tensorflow_is_loaded_by_mpirun(tmp_path, shards, launch):
+    config = tiny_runs.write_config(tmp_path, shards, "run", train__epocs=3)
+    blocked = tmp_path / "blocked" / "tensorflow"
+    blocked.mkdir(parents=True)
+    (blocked / "__init__.py").write_text(
+        "import os, pathlib, time\n"
+        "pathlib.Path(__file__).with_name('loaded-by-' + os.environ['OMPI_COMM_WORLD_RANK']).touch()\n"
+        "time.sleep(60)\n"
+    )
+    places = {"PYTHONPATH": f"{blocked.parent}{os.pathsep}{ROOT}"}
+    outcome = launch(2, CLI, "train", config, environment=places)
+    assert outcome.exit_code == 2
+    assert outcome.err.count("unknown key 'train.epocs'") == 1
+    assert not (blocked / "loaded-by-0").exists()
+    assert outcome.seconds < 60  # rank 1, which would load TensorFlow for so long, was ended
     assert not (tmp_path / "run").exists()
 
 

@@ -64,6 +64,9 @@ ALGORITHMS: dict[str, dict[str, str]] = {
     "gather": {f"{_TUNED}allreduce_algorithm": "4", f"{_TUNED}bcast_algorithm": "1"},
 }
 
+# By which mpirun of Open MPI 4 and 5 is told that ranks outlive one that fails.
+_SPARE_OTHERS = ("OMPI_MCA_orte_enable_recovery", "PRTE_MCA_state_base_recoverable")
+
 # What `horovod_world.mpi_settings` reads back from Open MPI, by the names of its control variables.
 READ_BACK = tuple(
     dict.fromkeys(
@@ -107,6 +110,17 @@ def is_first() -> bool:
     if "OMPI_COMM_WORLD_RANK" in os.environ:  # mpirun
         return os.environ["OMPI_COMM_WORLD_RANK"] == "0"
     return expected_size() == 1 or os.environ.get("SLURM_PROCID", "0") == "0"
+
+
+def ends_all() -> bool:
+    """Return whether this is the first rank and its end by an error, before MPI starts, ends the others.
+
+    mpirun ends all ranks where one leaves with an error, unless told to let the others live, as for
+    asynchronous training. srun may let them wait for it.
+    """
+    environment = os.environ
+    spared = any(environment.get(name, "0") != "0" for name in _SPARE_OTHERS)
+    return environment.get("OMPI_COMM_WORLD_RANK") == "0" and not spared
 
 
 def local_size() -> int:
