@@ -9,6 +9,7 @@ import typer
 
 from cingulum.commands.options import AllowCode, RunOrFolds, Split, SplitName
 from trainer.explain import BaselineName, MethodName
+from trainer.telling import tell
 
 if TYPE_CHECKING:
     from trainer.explain.story import Request
@@ -64,7 +65,6 @@ def explain(
     from trainer.quiet import import_tensorflow
     from trainer.run_folder import crossval_folder, resuming
     from trainer.run_folder.run_record import RunRecord
-    from trainer.telling import tell
 
     # Before TensorFlow is loaded, which takes seconds.
     folds = crossval_folder.finished_runs(run) if crossval_folder.is_crossval(run) else None
@@ -109,6 +109,8 @@ def _explain(request: Request, *, as_json: bool) -> dict[str, Any]:
         summary = story.explain(request, counting.show)
     if not as_json:
         _show_regions(summary.get("regions"))
+        if outside := page.mostly_outside(summary["outside_head"]):
+            tell(f"warning: {outside}")
         people = len({scan["person"] for scan in summary["subjects"]})
         of = page.scans_of(len(summary["subjects"]), people)
         typer.echo(f"{of} explained: {request.folder / 'index.html'}")

@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
-from cingulum.service import acting, api, form_page, metrics, pages, token_routes
+from cingulum.service import acting, api, form_page, home, metrics, pages, token_routes
 from cingulum.service.callers import Callers
 from cingulum.service.cluster_now import ClusterNow
 from cingulum.service.cluster_routes import cluster_routes
@@ -84,6 +84,7 @@ def create_app(
     app.include_router(api.job_routes(now))
     runs = runs or RunsNow((), now.facts)
     app.include_router(api.run_routes(runs))
+    app.include_router(home.routes(home.Overview(now, runs)))
     app.include_router(metrics.routes(now))
     app.include_router(detail_routes(now, runs))
     app.include_router(cluster_routes(machines))

@@ -6,14 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from cingulum.service.schema import Best, Progress
-
-
-class Measured(BaseModel):
-    """A figure of the evaluation of a run, and its 95 % interval where there is one."""
-
-    value: float
-    interval: tuple[float, float] | None
+from cingulum.service.schema import Best, Measured, Progress
 
 
 class ComparedRun(BaseModel):

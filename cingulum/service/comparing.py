@@ -19,7 +19,6 @@ from cingulum.service.compare_schema import (
     Difference,
     Line,
     Lines,
-    Measured,
     Tested,
 )
 from cingulum.service.failures import NotHere
@@ -152,7 +151,7 @@ class Comparing:
 
     def _table(self, runs: Sequence[Chosen], split: str) -> Compared:
         keys, given_by = self._settings(runs)
-        figures = [self._figures(one.folder, split) for one in runs]
+        figures = [self._facts.figures(one.folder, split) for one in runs]
         metrics = sorted({name for one in runs for name in _metrics(self._facts.rows(one.folder))})
         rows = [
             ComparedRun(
@@ -194,20 +193,6 @@ class Comparing:
         ]
         return keys, [[None if tree is None else _text(tree.get(key)) for key in keys] for tree in trees]
 
-    def _figures(self, run: RunFolder, split: str) -> dict[str, Measured]:
-        told = self._facts.json(run, run.evaluation / f"{split}.json")
-        if not isinstance(told, dict):
-            return {}
-        if "subjects" not in told and is_inside(run.evaluation / f"{split}.csv", run.path):
-            from trainer.metrics.comparison import stored_metrics  # here: see `_tests`
-
-            told = stored_metrics(run, split, told)
-        found = {}
-        for name, value in told.items():
-            if isinstance(value, float) and run_facts.number(value) is not None:
-                found[name] = Measured(value=value, interval=_interval(told.get(f"{name}_interval")))
-        return found
-
 
 def _of_job(job: Job, task: int | None) -> list[Chosen]:
     """Return the runs of a job's tasks that have begun."""
@@ -223,7 +208,7 @@ def _of_job(job: Job, task: int | None) -> list[Chosen]:
 
 
 def _tests(runs: Sequence[Chosen], split: str, *, common: bool) -> Tested:
-    # Imported here: SciPy would cost the start of the service a second.
+    # Imported here, as in `RunFacts.figures`.
     from trainer.metrics import comparison, tables
 
     judged, notes = {}, []
@@ -277,9 +262,3 @@ def _short(value: float | None) -> float | None:
 
 def _text(value: Any) -> str | None:
     return value if value is None or isinstance(value, str) else json.dumps(value)
-
-
-def _interval(bounds: Any) -> tuple[float, float] | None:
-    if isinstance(bounds, list) and len(bounds) == 2 and None not in map(run_facts.number, bounds):
-        return bounds[0], bounds[1]
-    return None

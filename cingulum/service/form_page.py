@@ -18,6 +18,7 @@ def routes() -> APIRouter:
     @router.get("/submit")
     def submit_page(request: Request) -> HTMLResponse:
         """The form; `?from=ID` fills it with what a job was submitted with."""
-        return page("submit.html.j2", request, "submit", launchers=registry.NAMES, folder=str(Path.cwd()))
+        facts = {"launchers": registry.NAMES, "launcher": registry.preferred(), "folder": str(Path.cwd())}
+        return page("submit.html.j2", request, "submit", **facts)
 
     return router

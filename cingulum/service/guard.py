@@ -142,7 +142,7 @@ class Guard:
         except CingulumError as error:
             return failure(500, error.code, error.message, cure=error.cure)
         if caller is None:
-            return self._unknown(path)
+            return self._unknown(path, headers)
         if writes and caller.may == "read":
             return failure(
                 403,
@@ -171,7 +171,7 @@ class Guard:
         except CingulumError:
             return None
 
-    def _unknown(self, path: str) -> Any:
+    def _unknown(self, path: str, headers: dict[bytes, bytes]) -> Any:
         if path.startswith("/api/"):
             return failure(
                 401,
@@ -180,7 +180,9 @@ class Guard:
                 cure="Send Authorization: Bearer TOKEN; cingulum serve --new-token NAME makes one.",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-        return HTMLResponse(self._signed_out, 401, {"WWW-Authenticate": "Bearer"})
+        # A browser writes each error into its console; the page that asks for a token is none for people.
+        status = 200 if b"text/html" in headers.get(b"accept", b"") else 401
+        return HTMLResponse(self._signed_out, status, {"WWW-Authenticate": "Bearer"})
 
     def _session(self, headers: dict[bytes, bytes]) -> str | None:
         try:

@@ -79,11 +79,6 @@ class JobsNow:
         return list(self._warnings)
 
     @property
-    def has_jobs(self) -> bool:
-        """Return whether the user may look at any."""
-        return self.store.stamp(self.viewer())[0] > 0
-
-    @property
     def has_shared(self) -> bool:
         """Return whether jobs of other users are shared with a group of the user's."""
         return self.store.page(Listing(self.user, limit=1, groups=sharing.groups(), whose="shared"))[1] > 0
@@ -94,7 +89,7 @@ class JobsNow:
 
     def page(self, wanted: Listing) -> Page:
         """Return a page of the list, made anew when `list_stamp` has changed."""
-        self._look()
+        self.look()
         wanted = replace(wanted, user=self.user, groups=sharing.groups())
         page = self._pages.get((wanted, self.list_stamp()), lambda: self._page(wanted))
         # A warning may come and go, so that a stamp may come back: it is none of what is kept.
@@ -122,7 +117,7 @@ class JobsNow:
         Raises:
             NotHere: not an id, or no job that this user may look at.
         """
-        self._look()
+        self.look()
         try:
             job, (_, task) = self.store.get(identity, self.viewer()), split_label(identity)
         except JobError:
@@ -133,7 +128,7 @@ class JobsNow:
 
     def several(self, identities: Sequence[str]) -> dict[str, tuple[Job, int | None]]:
         """Return what `find` returns, by one question; ids without such a job are left out."""
-        self._look()
+        self.look()
         found = {}
         for identity, job in self.store.several(identities, self.viewer()).items():
             _, task = split_label(identity)
@@ -232,7 +227,7 @@ class JobsNow:
         if shared:
             known.refresh(self.store, shared, warn=lambda _: None)
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Note that somebody looks; who comes back after a while is not told what was then."""
         before, self._looked = self._looked, time.monotonic()
         if self._looked - before > _LOOKS_S:

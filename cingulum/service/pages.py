@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from fastapi import Path as InAddress
-from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from fastapi.responses import FileResponse, HTMLResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from cingulum.service.comparing import MOST_TESTED
@@ -39,7 +39,7 @@ def _templates() -> Environment:
 
 
 def page(template: str, request: Request, current: str = "", **facts: Any) -> HTMLResponse:
-    """Return a page; `current` is the list that it is."""
+    """Return a page; `current` is the entry of the navigation that it belongs to."""
     made = _templates().get_template(template)
     known = {"caller": request.state.caller, "root": request.app.state.root, "current": current}
     return HTMLResponse(made.render(**known, **facts))
@@ -57,11 +57,9 @@ def routes(now: JobsNow, runs: RunsNow) -> APIRouter:
     files = {path.name: path for path in (_HERE / "static").iterdir() if path.suffix in _KINDS}
 
     @router.get("/")
-    def first_page(request: Request) -> Response:
-        """The list of jobs, or that of runs for who has only those."""
-        if runs.has_runs and not now.has_jobs:
-            return RedirectResponse(f"{request.app.state.root}/runs")
-        return job_list(request)
+    def first_page(request: Request) -> HTMLResponse:
+        """What runs, what needs attention, what ended."""
+        return page("home.html.j2", request, "home")
 
     @router.get("/jobs")
     def job_list(request: Request) -> HTMLResponse:
@@ -81,7 +79,7 @@ def routes(now: JobsNow, runs: RunsNow) -> APIRouter:
     @router.get("/compare")
     def compare_page(request: Request) -> HTMLResponse:
         """Runs side by side; its script reads from the address which."""
-        return page("compare.html.j2", request, most_tested=MOST_TESTED)
+        return page("compare.html.j2", request, "runs", most_tested=MOST_TESTED)
 
     @router.get("/jobs/{identity}")
     def job_page(request: Request, identity: Identity) -> HTMLResponse:
@@ -89,12 +87,12 @@ def routes(now: JobsNow, runs: RunsNow) -> APIRouter:
         job, task = now.find(identity)
         mine, groups, store = job.user == now.user, sharing.groups(), str(now.store)
         facts = {"job": job, "task": task or 0, "mine": mine, "groups": groups, "store": store}
-        return page("job.html.j2", request, "", **facts)
+        return page("job.html.j2", request, "jobs", **facts)
 
     @router.get("/runs/{identity}")
     def run_page(request: Request, identity: Identity) -> HTMLResponse:
         """The page of one run."""
-        return page("run.html.j2", request, run=runs.find(identity))
+        return page("run.html.j2", request, "runs", run=runs.find(identity))
 
     @router.get("/jobs/{identity}/report")
     def report(identity: Identity, task: int = 0) -> Response:
@@ -107,6 +105,11 @@ def routes(now: JobsNow, runs: RunsNow) -> APIRouter:
     def run_report(identity: Identity) -> Response:
         """The report of a run, as the run wrote it."""
         return _report(runs.find(identity).folder)
+
+    @router.get("/crossvals/{identity}/report")
+    def crossval_report(identity: Identity) -> Response:
+        """The report of a cross-validation, as its command wrote it."""
+        return _report(runs.crossval(identity))
 
     @router.get("/static/{name}")
     def static(name: str) -> Response:

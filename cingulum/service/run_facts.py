@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
-from cingulum.service.schema import Best, Checkpoint, Curves, Progress, Run
+from cingulum.service.schema import Best, Checkpoint, Curves, Measured, Progress, Run
 from jobs.job import Job
 from trainer.config import RunConfig, yaml_reader
 from trainer.errors import CingulumError
@@ -69,7 +69,24 @@ class RunFacts:
             best=self.best(run),
             checkpoints=self.checkpoints(run),
             has_report=run.report.is_file(),
+            figures=self.figures(run, "test"),
         )
+
+    def figures(self, run: RunFolder, split: str) -> dict[str, Measured]:
+        """Return the figures that the evaluation of a split wrote, by name; empty without one."""
+        told = self.json(run, run.evaluation / f"{split}.json")
+        if not isinstance(told, dict):
+            return {}
+        if "subjects" not in told and is_inside(run.evaluation / f"{split}.csv", run.path):
+            # Imported here: SciPy would cost the start of the service a second.
+            from trainer.metrics.comparison import stored_metrics
+
+            told = stored_metrics(run, split, told)
+        return {
+            name: Measured(value=value, interval=interval(told.get(f"{name}_interval")))
+            for name, value in told.items()
+            if isinstance(value, float) and number(value) is not None
+        }
 
     def strategy(self, run: RunFolder) -> str | None:
         """Return how a step is divided over ranks."""
@@ -244,3 +261,10 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     return value
+
+
+def interval(bounds: Any) -> tuple[float, float] | None:
+    """Return two finite numbers as they are; else None."""
+    if isinstance(bounds, list) and len(bounds) == 2 and None not in map(number, bounds):
+        return bounds[0], bounds[1]
+    return None

@@ -21,6 +21,7 @@ from jobs.listing import Listing
 from jobs.requests import describing
 from trainer.errors import CingulumError
 from trainer.leases import claims
+from trainer.run_folder import crossval_folder
 from trainer.run_folder.record import RunFolder
 
 MOST = 1000
@@ -58,11 +59,13 @@ class Look:
 
     Attributes:
         runs: the newest by id, the last started first.
+        crossvals: folders of cross-validations by id.
         warnings: what could not be looked at.
         stamp: what changes when there is more to tell in a list, whichever; short, as it is kept with pages.
     """
 
     runs: dict[str, Found]
+    crossvals: dict[str, Path]
     warnings: list[str]
     stamp: str
 
@@ -92,9 +95,24 @@ class RunsNow:
         self._pages: Recent[RunPage] = Recent(_PAGE_S)
 
     @property
-    def has_runs(self) -> bool:
-        """Return whether there is any."""
-        return bool(self._now().runs)
+    def warnings(self) -> list[str]:
+        """Return what could not be looked at."""
+        return self._now().warnings
+
+    def all(self) -> list[Found]:
+        """Return the runs, the last started first."""
+        return list(self._now().runs.values())
+
+    def crossvals(self) -> dict[str, Path]:
+        """Return the folders of cross-validations, by id."""
+        return self._now().crossvals
+
+    def crossval(self, identity: str) -> RunFolder:
+        """Return the folder of a cross-validation, whose report lies where that of a run does."""
+        folder = self._now().crossvals.get(identity)
+        if folder is None:
+            raise NotHere(f"There is no cross-validation {identity!r}.")
+        return RunFolder(folder)
 
     def page(self, wanted: Listing) -> RunPage:
         """Return a page of the list."""
@@ -150,10 +168,15 @@ class RunsNow:
 
     def _look(self) -> Look:
         found: dict[str, Found] = {}
+        crossvals: dict[str, Path] = {}
         warnings = []
         for folder in self._folders:
             try:
-                found.update((run.id, run) for run in self._within(folder))
+                for one in self._within(folder):
+                    if isinstance(one, Path):
+                        crossvals[_id(one)] = one
+                    else:
+                        found[one.id] = one
             except FileNotFoundError:
                 pass
             except OSError as error:
@@ -162,16 +185,21 @@ class RunsNow:
         if len(newest) > MOST:
             warnings.append(f"The newest {MOST:,} of {len(newest):,} runs are shown.")
         kept = {run.id: run for run in newest[:MOST]}
-        told = repr(([(run.id, run.state, run.stamp) for run in kept.values()], warnings))
-        return Look(kept, warnings, hashlib.sha256(told.encode()).hexdigest())
+        told = repr(([(run.id, run.state, run.stamp) for run in kept.values()], crossvals, warnings))
+        return Look(kept, crossvals, warnings, hashlib.sha256(told.encode()).hexdigest())
 
-    def _within(self, folder: Path) -> Iterator[Found]:
+    def _within(self, folder: Path) -> Iterator[Found | Path]:
+        """Runs, and folders of cross-validations."""
         with os.scandir(folder) as entries:
             for entry in entries:
                 # No run folder, one that is being removed, or a loop of links.
                 with contextlib.suppress(CingulumError, OSError, RuntimeError):
                     path = Path(entry.path)
-                    if not entry.is_symlink() or is_inside(path, folder):
+                    if entry.is_symlink() and not is_inside(path, folder):
+                        continue
+                    if crossval_folder.is_crossval(path):
+                        yield path.resolve()
+                    else:
                         yield self._found(RunFolder.open(path.resolve()))
 
     def _found(self, run: RunFolder) -> Found:

@@ -27,6 +27,13 @@ class Best(BaseModel):
     values: dict[str, float]
 
 
+class Measured(BaseModel):
+    """A figure of an evaluation, and its 95 % interval where there is one."""
+
+    value: float
+    interval: tuple[float, float] | None
+
+
 class Row(BaseModel):
     """A job in a list. `key` names it for ever; `id` is what Slurm calls it. `mine`: the user's own."""
 
@@ -122,7 +129,7 @@ class Checkpoint(BaseModel):
 
 
 class Run(BaseModel):
-    """What a run folder holds: the text of config.yaml, checkpoints, and whether there is a report."""
+    """What a run folder holds: config.yaml as text, checkpoints, a report, and figures on test subjects."""
 
     folder: str
     config: str | None
@@ -130,6 +137,7 @@ class Run(BaseModel):
     best: Best | None
     checkpoints: list[Checkpoint]
     has_report: bool
+    figures: dict[str, Measured]
 
 
 class RunRow(BaseModel):

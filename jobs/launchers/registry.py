@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 from typing import cast
 
 from jobs.launchers.base import Launcher
@@ -20,3 +21,8 @@ def named(name: str) -> Launcher:
     """Return the launcher of this name, one of NAMES."""
     module, kind = _WHERE[name]
     return cast(Launcher, getattr(importlib.import_module(module), kind)())
+
+
+def preferred() -> str:
+    """Return the launcher to propose on this host: Slurm where its commands are, else mpirun."""
+    return "slurm" if shutil.which("sbatch") else "mpirun"

@@ -39,7 +39,7 @@ def serving(
         app = create_app(now, WithTokens("ada", file), RunsNow(runs, now.facts), checks(), machines=machines)
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with running(app, listener):
-            yield {may: f"{address}/#{secret}" for may, secret in secrets.items()}
+            yield {may: f"{address}/jobs#{secret}" for may, secret in secrets.items()}
 
 
 class Watched:
@@ -47,20 +47,16 @@ class Watched:
 
     def __init__(self, browser: Browser, address: str, **options: bool) -> None:
         self.complaints: list[str] = []
-        self.address = address.split("/#")[0]
+        self.address = address.split("/jobs#")[0]
         self.context = browser.new_context(**options)
         self.page = self.context.new_page()
-        self.page.on("console", lambda message: self._note(message.text))
+        self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
         self.page.on("request", lambda asked: self._ours(asked.url))
         self.page.goto(address)
         if "#" in address:  # it signs in, and loads the page again
             self.page.wait_for_url(lambda url: "#" not in url)
-
-    def _note(self, text: str) -> None:
-        if "401 (Unauthorized)" not in text:  # before it has signed in
-            self.complaints.append(text)
 
     def _ours(self, url: str) -> None:
         if not url.startswith(self.address):

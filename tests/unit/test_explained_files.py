@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from trainer.explain import subjects
-from trainer.explain.page import scans_of
+from trainer.explain.group import share_outside
+from trainer.explain.page import mostly_outside, scans_of
 from trainer.explain.pictures import peak
 from trainer.explain.regions import Shares, pooled
 from trainer.explain.subjects import distinct
@@ -115,3 +116,14 @@ def test_a_summary_is_told_in_words():
         ("Share of the map on changed voxels", "0.310"),
         ("Of a later version, is new", "no"),
     ]
+
+
+def test_a_map_that_lies_mostly_outside_the_head_is_said_to():
+    inside = np.zeros((4, 4, 4), bool)
+    inside[1:3] = True
+    values = np.ones((4, 4, 4), np.float32)
+    values[0] = -2.0
+    assert share_outside(values, inside) == pytest.approx(0.6)
+    assert share_outside(np.zeros_like(values), inside) is None
+    assert mostly_outside(0.6).startswith("60% of these maps lies outside the head")
+    assert not mostly_outside(0.5) and not mostly_outside(None)

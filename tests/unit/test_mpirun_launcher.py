@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobs import host_checks, host_facts
-from jobs.launchers import mpirun
+from jobs.launchers import mpirun, registry
 from jobs.launchers.mpirun import Mpirun
 from jobs.sites import HERE, Site
 from jobs.spec import JobSpec, Resources
@@ -191,3 +191,9 @@ def test_ranks_that_outlive_each_other_are_started_so_and_keep_lost_hosts_compan
     assert outliving.check_s == 0 < plain.check_s
     line, _ = mpirun.command(2, ["program"], root=False, outlives=True)
     assert line[1:] == ["-m", "jobs.surviving", *mpirun.command(2, ["program"], root=False)[0]]
+
+
+@pytest.mark.parametrize(("found", "launcher"), [("/usr/bin/sbatch", "slurm"), (None, "mpirun")])
+def test_where_there_is_no_slurm_mpirun_is_proposed(monkeypatch, found, launcher) -> None:
+    monkeypatch.setattr(registry.shutil, "which", lambda _: found)
+    assert registry.preferred() == launcher

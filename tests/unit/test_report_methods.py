@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from made_up_run import make_run
 
+from trainer.metrics import subgroups
 from trainer.report import attributions, claim, cohort, facts, methods
 from trainer.report.page import blanks
 from trainer.report.run_page import render
@@ -171,6 +172,16 @@ def test_subgroups_are_told_with_their_sizes(run):
     assert rows[0].startswith("by,group,n,accuracy,accuracy_low,accuracy_high")
     by_sex = [line.split(",") for line in rows[1:] if line.startswith("sex")]
     assert sum(int(line[2]) for line in by_sex) == 32
+
+
+def test_a_table_of_groups_that_are_all_too_small_is_left_out(run, monkeypatch):
+    group = {"group": "F", "by": "sex", "n": 4, "subjects": 4, "metrics": None}
+    known = {**group, "by": "age", "group": "60-69", "metrics": {"accuracy": 0.8}}
+    monkeypatch.setattr(subgroups, "subgroup_table", lambda *_: [group, known])
+    rows = render(read(run)).tables["subgroups"].splitlines()
+    assert [row.split(",")[0] for row in rows[1:]] == ["age"]
+    monkeypatch.setattr(subgroups, "subgroup_table", lambda *_: [group])
+    assert "subgroups" not in render(read(run)).tables
 
 
 def test_the_record_names_command_hashes_and_seed(run):

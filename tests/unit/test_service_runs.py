@@ -159,14 +159,6 @@ def test_names_stay_text(client):
     assert "<img src=x" not in page and "&lt;img src=x" in page
 
 
-def test_who_has_runs_alone_sees_them_first(client, store, slurm, folder):
-    assert client.get("/", follow_redirects=False).headers["location"] == "/runs"
-    assert "<h1>Jobs</h1>" in client.get("/jobs").text
-    add(store, slurm, "job", TaskState(0, "PENDING"))
-    assert "<h1>Jobs</h1>" in client.get("/").text
-    assert "<h1>Jobs</h1>" in client_of(store).get("/").text
-
-
 def test_the_newest_of_very_many_runs_are_kept_and_a_folder_may_be_missing(
     store, folder, tmp_path, monkeypatch
 ):

@@ -23,7 +23,7 @@ from trainer.data.shards.index import SetMeta, VolumeMeta
 from trainer.data.shards.shard_writer import ShardWriter
 from trainer.data.shards.shards import ShardSet
 from trainer.explain import page, pictures
-from trainer.explain.group import Group
+from trainer.explain.group import Group, head
 
 pytestmark = pytest.mark.slow
 
@@ -104,6 +104,7 @@ def test_held_out_subjects_are_explained_with_maps_pictures_means_and_a_page(
     assert [s["subject"] for s in told["subjects"]] == ["sub-0004", "sub-0003", "sub-0006"], (
         "NC, AD, NC in turn"
     )
+    assert 0 < told["outside_head"] < 1
     assert told["settings"]["layer"] == "stage1_relu" and told["explained"] == "log-odds of AD"
 
     shards = ShardSet.open(study / "shards")
@@ -235,9 +236,9 @@ def test_means_are_taken_in_millimetres_where_brains_lie_as_the_mni_brain(study:
     rolled, moved = np.roll(volume, 1, axis=0), affine.copy()
     moved[:3, 3] -= affine[:3, 0]  # voxel d of the first is voxel d + 1 of the second
     group = Group((16, 16, 16), (RECIPE.spacing,) * 3)
-    group.add("AD", volume, volume, affine)
+    group.add("AD", volume, volume, affine, head(volume))
     alone = group.means(mni=True)["AD"][1]
-    group.add("AD", rolled, rolled, moved)
+    group.add("AD", rolled, rolled, moved, head(rolled))
     count, values, _ = group.means(mni=True)["AD"]
     inner = (slice(2, 14),) * 3
     assert count == 2 and np.abs(values - alone)[inner].max() < 1e-3
@@ -247,7 +248,7 @@ def test_means_are_taken_in_millimetres_where_brains_lie_as_the_mni_brain(study:
     elsewhere = Group((16, 16, 16), (RECIPE.spacing,) * 3)
     far = affine.copy()
     far[2, 3] -= 60
-    elsewhere.add("AD", volume, volume, far)
+    elsewhere.add("AD", volume, volume, far, head(volume))
     assert elsewhere.overlap() < 0.8
 
 

@@ -43,7 +43,7 @@ def test_the_pages_move_by_themselves_and_do_what_they_say(service, jobs, slurm,
         page = watched.page
         rows = page.locator("#rows tr")
         expect(rows).to_have_count(4)
-        assert page.url == f"{watched.address}/"  # the token is gone from the address
+        assert page.url == f"{watched.address}/jobs"  # the token is gone from the address
 
         # What users wrote is text.
         expect(rows.nth(1).locator("a")).to_have_text(HOSTILE)
@@ -61,7 +61,7 @@ def test_the_pages_move_by_themselves_and_do_what_they_say(service, jobs, slurm,
         page.get_by_label("Search").fill("n3")
         expect(rows).to_have_count(1)
         page.locator("[name=state]").select_option("FAILED")
-        expect(page).to_have_url(re.compile(r"/\?text=n3&state=FAILED$"))
+        expect(page).to_have_url(re.compile(r"/jobs\?text=n3&state=FAILED$"))
         page.reload()
         expect(rows).to_have_count(1)
         assert page.get_by_label("Search").input_value() == "n3"
@@ -69,10 +69,10 @@ def test_the_pages_move_by_themselves_and_do_what_they_say(service, jobs, slurm,
         expect(page.locator("#count")).to_have_text("no job matches")
         page.go_back()
         expect(rows).to_have_count(1)
-        page.goto(watched.address)
+        page.goto(f"{watched.address}/jobs")
         expect(rows).to_have_count(4)
         page.locator("[name=sort]").select_option("name")
-        expect(page).to_have_url(re.compile(r"/\?sort=name$"))
+        expect(page).to_have_url(re.compile(r"/jobs\?sort=name$"))
         names = ["trains", "folds", "failed", HOSTILE]
         expect(rows.locator("a")).to_have_text(names)
         page.locator("[name=order]").select_option("up")
@@ -90,7 +90,7 @@ def test_the_pages_move_by_themselves_and_do_what_they_say(service, jobs, slurm,
         slurm.refuses = None
         expect(page.locator("#warnings")).to_be_empty()
         assert set(page.evaluate(marks)) == {"none"}
-        page.goto(watched.address)
+        page.goto(f"{watched.address}/jobs")
         expect(rows).to_have_count(4)
 
         # By keyboard to a job, whose curves and log move.
@@ -99,7 +99,7 @@ def test_the_pages_move_by_themselves_and_do_what_they_say(service, jobs, slurm,
             page.keyboard.press("Tab")
         page.keyboard.press("Enter")
         expect(page.locator("h1")).to_have_text("trains")
-        expect(page.locator("#facts")).to_contain_text("9: val_loss 0.4")
+        expect(page.locator("#facts")).to_contain_text("9val loss 0.4")
         charts = page.locator("#charts svg")
         expect(charts).to_have_count(7)
         before = charts.nth(0).locator("path").nth(0).get_attribute("d")
@@ -138,8 +138,18 @@ def test_the_pages_move_by_themselves_and_do_what_they_say(service, jobs, slurm,
         expect(page.locator("#history")).to_contain_text("cancel asked for by ada (service, token write)")
         assert slurm.told == [("cancel", "4714", None)]
         expect(page.get_by_role("button", name="Cancel job")).to_have_count(0)
-        page.goto(watched.address)
+        page.goto(f"{watched.address}/jobs")
         expect(rows).to_have_count(4)
+        assert fits(page)
+
+        # What runs, what needs attention: the first page, which moves, too.
+        page.goto(watched.address)
+        expect(page.get_by_role("link", name="Cingulum")).to_have_attribute("aria-current", "page")
+        expect(page.locator("#attention")).to_contain_text("rank 2 @ n3 was lost: <b>no</b>")
+        waiting = page.locator("#running tr", has_text=HOSTILE)
+        slurm.becomes("4713", "FAILED", hosts=("n9",))
+        expect(waiting).to_have_count(0)
+        expect(page.locator("#attention")).to_contain_text(HOSTILE)
         assert fits(page)
 
         # Runs that nobody submitted: the same by another list.
@@ -180,6 +190,7 @@ def test_the_pages_move_by_themselves_and_do_what_they_say(service, jobs, slurm,
         reader.page.locator("#task").select_option("1")
         expect(reader.page.locator("#state")).to_have_text("RUNNING")
         assert reader.page.locator("#cancel").count() == 0
+        assert reader.complaints == []
 
         # Nor goes on looking once the token is revoked: the page asks for another one, and for nothing else.
         asked: list[str] = []
@@ -188,4 +199,4 @@ def test_the_pages_move_by_themselves_and_do_what_they_say(service, jobs, slurm,
         expect(reader.page.locator("#sign-in")).to_be_visible(timeout=10_000)
         reader.page.wait_for_timeout(4000)  # longer than until a lost connection is tried again
         assert len([url for url in asked if "/api/" in url]) < 10
-        assert reader.complaints == []
+        assert [line for line in reader.complaints if "401 (Unauthorized)" not in line] == []

@@ -138,7 +138,7 @@ def test_a_run_is_checked_while_one_types_shown_submitted_held_shared_and_submit
 
         # Who may only read has nothing to press, and no form.
         reader = browser.new_context().new_page()
-        reader.goto(f"{address}/#{secrets['read']}")
+        reader.goto(f"{address}/jobs#{secrets['read']}")
         expect(reader.locator("#rows tr")).to_have_count(2)
         assert reader.get_by_role("link", name="Submit").count() == 0
         reader.goto(f"{address}/jobs/4711")

@@ -16,6 +16,22 @@ MNI_OVERLAP = 0.8
 scanner's space, or with a skull, stay below."""
 
 
+MOSTLY_OUTSIDE = 0.5
+"""Share of a map outside the head above which pages say so."""
+
+
+def head(volume: np.ndarray) -> np.ndarray:
+    """Return bool (D, H, W): the foreground of a volume (D, H, W) with its holes, such as ventricles."""
+    return ndimage.binary_fill_holes(foreground.mask(volume))
+
+
+def share_outside(values: np.ndarray, inside: np.ndarray) -> float | None:
+    """Return the share, 0 to 1, of a map's absolute values (D, H, W) outside a mask; None: it is empty."""
+    sizes = np.abs(values.astype(np.float64))
+    whole = float(sizes.sum())
+    return float(sizes[~inside].sum()) / whole if whole else None
+
+
 @dataclass
 class _Sums:
     count: int
@@ -45,14 +61,15 @@ class Group:
         made[:3, 3] = np.array(_CENTRE) - (np.array(self.shape) - 1) / 2 * np.array(self.voxel_size)
         return made
 
-    def add(self, label: str, values: np.ndarray, volume: np.ndarray, affine: np.ndarray) -> None:
-        """Count a subject's map (D, H, W) and volume (D, H, W), which has `affine`."""
+    def add(
+        self, label: str, values: np.ndarray, volume: np.ndarray, affine: np.ndarray, inside: np.ndarray
+    ) -> None:
+        """Count a subject's map, volume and `head`, each (D, H, W); the volume has `affine`."""
         low = volume.min()
         placed = [onto(array, affine, self.shape, self.affine) for array in (values, volume - low)]
         self._add(self._placed, label, placed[0], placed[1] + low)
         self._add(self._stored, label, values, volume)
-        inside = ndimage.binary_fill_holes(foreground.mask(volume)).astype(np.float32)
-        here = onto(inside, affine, self.shape, self.affine)
+        here = onto(inside.astype(np.float32), affine, self.shape, self.affine)
         self._inside = here if self._inside is None else self._inside + here
 
     def _add(self, sums: dict[str, _Sums], label: str, values: np.ndarray, volume: np.ndarray) -> None:

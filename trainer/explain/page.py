@@ -7,6 +7,7 @@ from typing import Any
 
 import jinja2
 
+from trainer.explain.group import MOSTLY_OUTSIDE
 from trainer.metrics.subjects import TOO_FEW
 
 _METHODS = {"gradcam": "Grad-CAM", "integrated-gradients": "Integrated gradients", "occlusion": "Occlusion"}
@@ -44,11 +45,23 @@ def render(summary: dict[str, Any], *, phantom: bool) -> str:
         title=f"{method_name(summary['method'])}{explained}",
         lead=f"Run {summary['run']}, {of}: {summary['of']}",
         phantom=phantom,
+        outside=mostly_outside(summary.get("outside_head")),
         regions=summary.get("regions"),
         space=f"{where} (Dice overlap {space['overlap']:.2f}).",
         groups=summary["groups"],
         subjects=subjects,
         facts=facts,
+    )
+
+
+def mostly_outside(share: Any) -> str:
+    """Return what to say of maps of which so much lies outside the head; nothing where it is little."""
+    if not isinstance(share, float) or share <= MOSTLY_OUTSIDE:
+        return ""
+    return (
+        f"{share:.0%} of these maps lies outside the head, where there is no anatomy: the network answers by "
+        "borders or background, or the layer is too coarse to say where. Choose a finer one (--layer), or "
+        "another method (--method integrated-gradients)."
     )
 
 

@@ -13,7 +13,7 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from scipy import ndimage
 
-from trainer.data.images import foreground
+from trainer.explain.group import head
 
 _DPI = 110
 _SLICES = 15
@@ -32,15 +32,15 @@ def peak(values: np.ndarray, volume: np.ndarray) -> tuple[int, int, int]:
     """Return the voxel inside the brain about which most attribution lies: the maximum of the smoothed map's
     size.
 
-    Inside is the foreground of the volume with its holes, such as ventricles. What a map has outside, the
-    network's borders for example, would cut the head where there is nothing to see.
+    What a map has outside, the network's borders for example, would cut the head where there is nothing to
+    see.
 
     Args:
         values: (D, H, W) map.
         volume: (D, H, W) anatomy on the same grid.
     """
     smooth = ndimage.gaussian_filter(np.abs(values.astype(np.float64)), 1.5)
-    inside = ndimage.binary_fill_holes(foreground.mask(volume))
+    inside = head(volume)
     if inside.any():
         smooth = np.where(inside, smooth, -1.0)
     x, y, z = np.unravel_index(int(smooth.argmax()), smooth.shape)

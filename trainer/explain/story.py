@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from trainer.attempts import attempt
 from trainer.data.phantom import files
 from trainer.errors import InputError, typed
 from trainer.explain import BaselineName, MethodName, page, pictures, regions, sanity, score, subjects
-from trainer.explain.group import MNI_OVERLAP, Group
+from trainer.explain.group import MNI_OVERLAP, Group, head, share_outside
 from trainer.explain.methods import Method
 from trainer.explain.subjects import Subject, Subjects
 from trainer.run_folder import record
@@ -143,6 +143,7 @@ class _Explaining:
             "settings": settings,
             "weights_sha256": record.read_json(request.run / "result.json").get("best_weights_sha256"),
             "space": {"mni_like": overlap >= MNI_OVERLAP, "overlap": round(overlap, 4)},
+            "outside_head": _mean([one["outside_head"] for one in summaries]),
             "groups": self._groups(group, mni=overlap >= MNI_OVERLAP),
             "subjects": summaries,
         }
@@ -165,7 +166,8 @@ class _Explaining:
         anatomy = subject.volume[..., 0]
         label = subject.label if subject.label and self.chosen.classes else answer["predicted"]
         label = label if self.chosen.classes else "all"
-        group.add(label, values, anatomy, subject.affine)
+        inside = head(anatomy)
+        group.add(label, values, anatomy, subject.affine, inside)
         self.people.setdefault(label, set()).add(subject.person)
         said: dict[str, Any] = {
             "subject": subject.name,
@@ -175,6 +177,7 @@ class _Explaining:
             "predicted": answer["predicted"],
             "probability": answer["probability"],
             "class": self.chosen.classes[target] if target is not None and self.chosen.classes else None,
+            "outside_head": share_outside(values, inside),
             **figures,
             **self._write(
                 subject.name, values, anatomy, subject.affine, page.said({**answer, "label": subject.label})
@@ -187,8 +190,7 @@ class _Explaining:
             truth.share(self.method.maps(model, subject.volume, target, subject.covariates)[0])
             for model in random
         ]
-        known = [share for share in others if share is not None]
-        mean = float(np.mean(known)) if known else None
+        mean = _mean(others)
         one = regions.Shares(subject.person, truth.share(values), mean, truth.chance)
         return {**said, "share": one.trained, "share_randomised": mean, "chance": one.chance}, [one]
 
@@ -266,6 +268,12 @@ class _Explaining:
             return "the predicted number"
         of = self.request.target or "each subject's predicted class"
         return f"log-odds of {of}"
+
+
+def _mean(shares: Sequence[float | None]) -> float | None:
+    """Return the mean of those that are known; None without one."""
+    known = [share for share in shares if share is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _attempt(request: Request, name: str, make: Callable[[], object]) -> bool:

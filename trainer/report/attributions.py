@@ -24,6 +24,7 @@ _FACTS = {
     "settings.steps": "Steps",
     "space.mni_like": "Brains lie where the MNI152 brain does",
     "space.overlap": "Overlap with the MNI152 brain (Dice)",
+    "outside_head": "Share of the maps outside the head",
     "regions.cohort": "Cohort with the truth",
     "regions.changed_mm": "Counted as changed, from mm",
     "regions.randomised_networks": "Networks with randomised weights",

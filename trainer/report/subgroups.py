@@ -30,11 +30,17 @@ class Subgroups:
 
 
 def of(story: Story, found: Found) -> Subgroups | None:
-    """Return the table; None where the shard set is not at hand or tells neither sex nor age nor site."""
+    """Return the table; None where the shard set is not at hand or no group by sex, age or site is
+    large enough.
+    """
     shards = story.shards
     if shards is None or not all(0 <= row < len(shards) for row in found.rows):
         return None
-    groups = subgroups.subgroup_table([shards.volumes[row] for row in found.rows], _measure(found))
+    every = subgroups.subgroup_table([shards.volumes[row] for row in found.rows], _measure(found))
+    known = {group["by"] for group in every if group["metrics"] is not None}
+    groups = [
+        group for group in every if group["by"] in known
+    ]  # where all are too few, there is nothing to say
     if not groups:
         return None
     names = _COLUMNS[story.task.name]

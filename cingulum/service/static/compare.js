@@ -1,6 +1,6 @@
 // Runs side by side: which, what is drawn and how the table is sorted are in the address, so that it can be kept and sent.
 import {chart, kindOfLine, swatch} from "./chart.js";
-import {ask, byId, figure, follow, keepFocus, kindOf, node, warn} from "./page.js";
+import {ask, byId, figure, follow, keepFocus, kindOf, measured, named, node, warn} from "./page.js";
 
 const FIRST_METRICS = 2, MOST_TESTED = Number(document.body.dataset.mostTested);
 const BASE = "/api/v1/compare";
@@ -22,6 +22,12 @@ function go(changed, push = false) {
   history[push ? "pushState" : "replaceState"](null, "", `${location.pathname}?${query.toString().replaceAll("%2C", ",")}`);
 }
 
+// Figures that have an interval are in the table, and the others where they are asked for.
+function figures() {
+  const known = found.figures.filter((name) => found.runs.some((run) => run.figures[name] && run.figures[name].interval));
+  return byId("every").checked || !known.length ? found.figures : known;
+}
+
 // What the table may be sorted by: a title, and the value of a run.
 function sorts() {
   const best = [...new Set(found.runs.filter((run) => run.best).map((run) => run.best.metric))];
@@ -30,7 +36,7 @@ function sorts() {
     ["name", "name", (run) => run.name.toLowerCase()],
     ["state", "state", (run) => run.state],
     ...best.map((name) => [`best ${name}`, `best ${name}`, (run) => (run.best && run.best.metric === name ? run.best.value : null)]),
-    ...found.figures.map((name) => [name, name.replaceAll("_", " "), (run) => (run.figures[name] ? run.figures[name].value : null)]),
+    ...found.figures.map((name) => [name, named(name), (run) => (run.figures[name] ? run.figures[name].value : null)]),
     ...found.keys.map((key, place) => [key, key, (run) => {
       const value = run.settings[place];
       return value !== null && value !== "" && Number.isFinite(Number(value)) ? Number(value) : value;
@@ -51,9 +57,18 @@ function ordered() {
   });
 }
 
-const interval = (bounds) => (bounds ? `(${figure(bounds[0])} to ${figure(bounds[1])})` : "");
 const cell = (title, ...inside) => node("td", {"data-title": title}, ...inside);
-const measured = (one) => (one ? [figure(one.value), one.interval ? node("span", {class: "under"}, interval(one.interval)) : null] : [""]);
+// The value, and its interval below it.
+function inCell(one) {
+  if (!one) return [""];
+  const [value, bounds] = measured(one).split(" (");
+  return [value, bounds ? node("span", {class: "under"}, `(${bounds}`) : null];
+}
+
+function settings(run) {
+  const lines = found.keys.map((key, at) => node("div", {}, node("span", {class: "key"}, key), ` ${run.settings[at] === null ? "–" : run.settings[at]}`));
+  return node("td", {class: "settings", "data-title": "settings"}, ...lines);
+}
 
 function row([run, place]) {
   const tick = node("input", {type: "checkbox", value: run.id, "aria-label": `draw ${run.name}`});
@@ -65,8 +80,8 @@ function row([run, place]) {
     cell("state", node("span", {class: kindOf(run.state)}, run.state),
       run.progress ? node("span", {class: "under"}, `epoch ${run.progress.epoch} of ${run.progress.epochs}`) : null),
     cell("best", ...(run.best ? [`${run.best.metric} ${figure(run.best.value)}`, node("span", {class: "under"}, `epoch ${run.best.epoch}`)] : [""])),
-    ...found.figures.map((name) => cell(name.replaceAll("_", " "), ...measured(run.figures[name]))),
-    ...found.keys.map((key, at) => cell(key, run.settings[at] === null ? "–" : run.settings[at])),
+    ...figures().map((name) => cell(named(name), ...inCell(run.figures[name]))),
+    ...(found.keys.length ? [settings(run)] : []),
     node("td", {class: "act"}, node("button", {type: "button", "aria-label": `take out ${run.name}`, value: `out ${run.id}`}, "Take out")));
   made.querySelector("button").addEventListener("click", () => take(found.runs.filter((one) => one !== run)));
   for (const kind of ["pointerenter", "focusin"]) made.addEventListener(kind, () => light(run.id));
@@ -89,13 +104,14 @@ function take(runs) {
 }
 
 function table() {
-  const titles = ["Run", "State", "Best", ...found.figures.map((name) => name.replaceAll("_", " ")), ...found.keys];
+  const titles = ["Run", "State", "Best", ...figures().map(named), ...(found.keys.length ? ["Settings"] : [])];
   byId("columns").replaceChildren(...titles.map((title) => node("th", {scope: "col"}, title)), node("td", {}));
   byId("sort").replaceChildren(...sorts().map(([name, title]) => node("option", {value: name}, title)));
   byId("sort").value = sorts().some(([name]) => name === given().get("sort")) ? given().get("sort") : "given";
   byId("order").value = given().get("order") || "down";
   keepFocus(byId("rows"), () => byId("rows").replaceChildren(...ordered().map(row)));
   byId("count").textContent = `${found.runs.length} runs`;
+  byId("every").closest("label").hidden = !byId("every").checked && figures().length === found.figures.length;
   byId("test").disabled = found.runs.length < 2 || found.runs.length > MOST_TESTED;
   if (found.runs.length > MOST_TESTED) byId("tested").textContent = `Tests are for ${MOST_TESTED} runs at most: draw those, and keep them.`;
 }
@@ -142,7 +158,7 @@ async function tests() {
     const names = new Map(found.runs.map((run) => [run.id, run.name]));
     byId("pairs").replaceChildren(...told.differences.map((pair) => node("tr", {},
       node("th", {scope: "row"}, `${pair.metric}: ${names.get(pair.first)} − ${names.get(pair.second)}`),
-      cell("difference", ...measured(pair.difference === null ? null : {value: pair.difference, interval: pair.interval})),
+      cell("difference", ...inCell(pair.difference === null ? null : {value: pair.difference, interval: pair.interval})),
       cell("p", likely(pair.p_value)), cell("p, Holm", likely(pair.p_holm)), cell("test", pair.test))));
     byId("pairs-box").hidden = false;
     byId("tested").replaceChildren(`${told.task}, ${told.split} split, ${told.n} scans of ${told.subjects} subjects.`, ...told.notes.map((note) => node("span", {class: "under"}, note)));
@@ -177,6 +193,7 @@ function begin() {
 byId("axis").addEventListener("change", () => { go({axis: byId("axis").value}); curves(); });
 byId("split").addEventListener("change", () => { go({split: byId("split").value}); byId("pairs-box").hidden = true; show(); });
 for (const name of ["sort", "order"]) byId(name).addEventListener("change", () => { go({[name]: byId(name).value}); table(); });
+byId("every").addEventListener("change", table);
 byId("smooth").addEventListener("input", draw);
 byId("log").addEventListener("change", draw);
 byId("all").addEventListener("click", () => { hidden.clear(); table(); draw(); });

@@ -104,7 +104,19 @@ export function kindOf(state) {
 export function figure(value) {
   if (value === null || value === undefined) return "";
   if (Number.isInteger(value)) return String(value);
-  return Math.abs(value) >= 1e-3 && Math.abs(value) < 1e5 ? String(+value.toPrecision(4)) : value.toExponential(2);
+  return Math.abs(value) >= 1e-3 && Math.abs(value) < 1e5 ? String(+value.toPrecision(3)) : value.toExponential(2);
+}
+
+const NAMES = {auc: "AUC", pr_auc: "average precision", ece: "calibration error", brier: "Brier score", mae: "MAE", rmse: "RMSE", r2: "R²", pearson: "Pearson r", dice: "mean Dice"};
+
+// A figure's name for people.
+export const named = (name) => NAMES[name] || name.replaceAll("_", " ");
+
+// A figure of an evaluation with as many digits as its interval bears: two of half the interval.
+export function measured({value, interval}) {
+  if (!interval || interval[0] === interval[1]) return Math.abs(value) < 100 ? value.toPrecision(2) : String(Math.round(value));
+  const places = Math.min(6, Math.max(0, 1 - Math.floor(Math.log10((interval[1] - interval[0]) / 2))));
+  return `${value.toFixed(places)} (${interval[0].toFixed(places)} to ${interval[1].toFixed(places)})`;
 }
 
 export function duration(seconds) {

@@ -1,6 +1,6 @@
 // What the pages of a job and of a run show of a run folder.
 import {chart} from "./chart.js";
-import {byId, bytes, duration, fact, figure, here, moment, node, progressBar} from "./page.js";
+import {byId, bytes, duration, fact, figure, here, measured, moment, named, node, progressBar} from "./page.js";
 
 const FIRST = ["loss", "accuracy", "mae", "dice", "val_auc", "learning_rate", "samples_per_second"];
 let curves = null;
@@ -15,8 +15,10 @@ export function howFar(run) {
   if (progress) found.push(...fact("Progress", ...progressBar(progress)), ...fact("Time left", duration(progress.seconds_left)));
   if (best) {
     const others = Object.entries(best.values).filter(([name]) => name.startsWith("val_") && name !== best.metric);
-    found.push(...fact("Best epoch", `${best.epoch}: ${best.metric} ${figure(best.value)}`, ...others.map(([name, value]) => `, ${name} ${figure(value)}`)));
+    found.push(...fact("Best epoch", String(best.epoch), ...[[best.metric, best.value], ...others].map(([name, value]) => node("div", {}, `${name.replaceAll("_", " ")} ${figure(value)}`))));
   }
+  const figures = Object.entries((run && run.figures) || {});
+  if (figures.length) found.push(...fact("On test subjects", ...figures.map(([name, one]) => node("div", {}, `${named(name)} ${measured(one)}`))));
   return found;
 }
 
