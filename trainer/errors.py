@@ -100,10 +100,18 @@ _OF_MPIRUN = "If mpirun reports an aborted job now, it means this stop (exit cod
 def as_text(error: CingulumError) -> str:
     """Format the end of a command: a stop is information, all else an error."""
     if not isinstance(error, Stopped):
-        return f"error: {error}"
+        return f"error: {error}{_looked_for(error)}"
     if "OMPI_COMM_WORLD_SIZE" not in os.environ:
         return str(error)
     return str(Stopped(error.message, cure="\n  ".join(filter(None, (_OF_MPIRUN, error.cure)))))
+
+
+def _looked_for(error: CingulumError) -> str:
+    """Where a relative path was looked for, if it is not there: the folder is often the mistake."""
+    if error.path is None:
+        return ""
+    path = Path(str(error.path))
+    return "" if path.is_absolute() or os.path.lexists(path) else f"\n  Looked for: {path.absolute()}"
 
 
 # Errors of the file system that another path fixes.

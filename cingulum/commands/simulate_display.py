@@ -9,6 +9,7 @@ from cingulum.commands import sizes
 from trainer.profiling.forecasts import Forecast, Refused, Simulation
 
 _COLUMNS = ("step", "samples/s", "eff.", "sent", "memory", "epoch", "energy", "cost")
+_SHORT_S = 0.02
 _HOUR, _DAY = 3600.0, 86400.0
 
 
@@ -28,6 +29,12 @@ def show(found: Simulation) -> None:
             console.print(_table(possible))
         for line in _refused([one for one in rows if isinstance(one, Refused)]):
             console.print(line)
+    short = [one for one in found.rows if isinstance(one, Forecast) and one.step_s < _SHORT_S]
+    if short and "estimated" in found.seconds_from:
+        console.print(
+            "\nSteps of less than 20 ms are bound by handing over operations, for which the cluster file has "
+            "an estimate: 90 us were measured on an H200 with TensorFlow. `cingulum profile` measures yours."
+        )
     lacking = sorted({one.label for one in found.rows if isinstance(one, Forecast) and not one.fits})
     if lacking:
         console.print("\n* needs more memory than a device has")

@@ -166,3 +166,14 @@ def test_each_command_with_json_tells_its_failure_as_an_object(command, tmp_path
     code = cli.run([*command, "--json"])
     error = last_line(capsys.readouterr().out)
     assert code in (1, 2) and error["code"] and error["message"]
+
+
+def test_a_relative_path_that_is_not_there_is_told_with_the_place_where_it_was_looked_for(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    said = errors.as_text(errors.RunError("runs/none: no run.", cure="Make one.", path="runs/none"))
+    assert said.splitlines()[2] == f"  Looked for: {tmp_path}/runs/none"
+    (tmp_path / "there").touch()
+    for path in ("there", tmp_path / "none", None):
+        assert "Looked for" not in errors.as_text(errors.RunError("wrong.", path=path))

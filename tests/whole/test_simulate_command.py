@@ -56,6 +56,15 @@ def test_every_strategy_has_a_row_of_80_columns_or_a_reason(config, capsys, monk
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_floor_under_short_steps_is_told(config, capsys):
+    assert cli.run(["simulate", str(config), "--ranks", "2"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "5 us for handing over each operation (estimated)" in said and "90 us were measured" in said
+    assert cli.run(["simulate", str(config), "--ranks", "2", "--cluster", "dgx-h200"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "90 us for handing over each operation (measured)" in said and "Steps of less than" not in said
+
+
 def test_a_plot_that_cannot_be_drawn_does_not_lose_the_figures(config, capsys, monkeypatch, tmp_path):
     def fail(*arguments: object) -> None:
         raise ZeroDivisionError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 from trainer.config import RingConfig, ServerConfig, StrategySection, micro_batch
@@ -85,10 +86,17 @@ class Strategies:
             precision=self.subject.config.train.precision,
             parameters=self.subject.network(1).parameters,
             cluster=self.asked.cluster.name,
-            seconds_from=f"the profile, {scale}" if self.asked.profile else COMPUTED,
+            seconds_from=f"the profile, {scale}" if self.asked.profile else self._computed(),
             rows=tuple(rows),
             traces=traces,
         )
+
+    def _computed(self) -> str:
+        """Say what seconds are from, the floor under each operation too."""
+        devices = self.asked.cluster.devices.values()
+        each = max((device.operation_s for device in devices), key=lambda one: one.value)
+        kind = re.split(r"\W", each.source)[0]
+        return f"{COMPUTED}, {each.value * 1e6:g} us for handing over each operation ({kind})"
 
     def strategies(self, fabric: ClusterFabric) -> Iterator[Row]:
         """Yield the row of each strategy, and what a group of ranks does."""

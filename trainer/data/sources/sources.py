@@ -61,7 +61,7 @@ def find(
             `labels`, and it is a table of images.
     """
     if not source.exists():
-        raise CohortError(f"{source}: there is no such file or folder.", cure=_HOW_TO)
+        raise CohortError(f"{source}: there is no such file or folder.", cure=_HOW_TO, path=source)
     if labels is not None and source.is_file():
         raise ConfigError(
             f"--labels {labels}: {source} is a table of images, which has the labels itself.",

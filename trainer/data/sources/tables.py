@@ -90,7 +90,7 @@ def read(path: Path, *, leave_odd_lines: bool = False) -> Table:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise CohortError(
-            f"{path}: there is no such file.", cure="Give the path of a CSV or TSV file."
+            f"{path}: there is no such file.", cure="Give the path of a CSV or TSV file.", path=path
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise CohortError(
