@@ -22,13 +22,16 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-again test test-unit test-whole test-parallel test-cluster test-deep test-changed check types style format bench bench-peers lock clean
+.PHONY: help setup setup-tools demo demo-again test test-unit test-whole test-parallel test-cluster test-deep test-changed check types style format bench bench-peers lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup:  ## make .venv with everything (dependencies, Open MPI, Horovod)
+setup:  ## make .venv with what Cingulum needs (packages, Open MPI, Horovod)
 	@$(PYTHON) tools/setup_env.py
+
+setup-tools:
+	@$(PYTHON) tools/setup_env.py --tools
 
 demo: setup  ## cohort, import, training on two ranks, evaluation, report: a few minutes
 	$(BIN)/cingulum phantom $(DEMO)/cohort --subjects $(DEMO_SUBJECTS) --size 48 --gap 2 --groups AD,NC --seed 0
@@ -40,45 +43,45 @@ demo-again:  ## forget the demo's data and run, and do it all again
 	rm -rf $(DEMO) runs/demo
 	@$(MAKE) --no-print-directory demo
 
-test: setup  ## all tests; at the end, the seconds of each folder and the tests that needed a second try
+test: setup-tools  ## what proves the README's promises; at the end, the seconds of each folder and the tests that needed a second try
 	@$(BIN)/python tools/second_try.py forget
 	@$(BIN)/python tools/second_try.py all test-unit test-whole test-parallel -- test-cluster
 
-test-unit: setup  ## one thing each, no MPI: minutes
+test-unit: setup-tools  ## one thing each, no MPI: minutes
 	$(call pytest,tests/unit,loadfile $(GATE))
 
-test-whole: setup  ## trainings, imports, reports, jobs and pages in a browser, without MPI: minutes
+test-whole: setup-tools  ## trainings, imports, reports, jobs and pages in a browser, without MPI: minutes
 	$(call pytest,tests/whole,loadfile --no-loadscope-reorder $(GATE))
 
-test-parallel: setup  ## tests under mpirun, and the commands of README and tutorials
+test-parallel: setup-tools  ## tests under mpirun, and the commands of README and tutorials
 	$(call pytest,tests/parallel,loadfile --no-loadscope-reorder $(GATE))
 	$(call pytest,tests/docs,worksteal $(GATE))
 
-test-cluster: setup  ## tests on emulated hosts with Slurm, and in containers (root on Linux, else skipped)
+test-cluster: setup-tools  ## tests on emulated hosts with Slurm, and in containers (root on Linux, else skipped)
 	$(call pytest,tests/cluster,loadfile $(GATE),$(WAITING))
 
 ABOUT := all
-test-deep: setup  ## what make test leaves out, all of it or ABOUT=data, slurm, ... (tests/subjects.yaml)
+test-deep: setup-tools  ## what make test leaves out, all of it or ABOUT=data, slurm, ... (tests/subjects.yaml)
 	$(BIN)/python tools/pick_tests.py deep $(ABOUT)
 
 SINCE := origin/main
-test-changed: setup  ## all that tests what you changed SINCE=origin/main, by what imports what
+test-changed: setup-tools  ## all that tests what you changed SINCE=origin/main, by what imports what
 	$(BIN)/python tools/pick_tests.py changed $(SINCE)
 
-check: setup  ## lint, format, types, imports, shell scripts, Dockerfiles
+check: setup-tools  ## lint, format, types, imports, shell scripts, Dockerfiles
 	@$(MAKE) --no-print-directory -j2 --output-sync=target types style
 
-types: setup
+types: setup-tools
 	$(BIN)/mypy
 
-style: setup
+style: setup-tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/shellcheck .ci/run $(SCRIPTS)
 	$(if $(DOCKERFILES),$(BIN)/hadolint $(DOCKERFILES))
 
-format: setup  ## let ruff format and mend
+format: setup-tools  ## let ruff format and mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

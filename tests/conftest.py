@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+import wording
 import yaml
 from hypothesis import settings
 
@@ -38,6 +40,15 @@ GATE: dict[str, tuple[str, ...]] = {
 _died = pytest.StashKey[bool]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    said = "write what errors say into tests/wording.json instead of comparing it"
+    parser.addoption("--renew-wording", action="store_true", help=said)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    wording.renewing = config.getoption("renew_wording")
+
+
 @pytest.hookimpl(tryfirst=True)  # a folder may have an order of its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what gate.yaml leaves out; begin with files of `slow` tests, or one core waits for the other."""
@@ -62,8 +73,15 @@ def pytest_testnodedown(node: Any, error: object | None) -> None:
         node.config.stash[_died] = True
 
 
+@pytest.fixture(autouse=True)
+def _words_of_this_try() -> None:
+    wording.met.pop(os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0], None)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """pytest-xdist then leaves out the rest, and says 1 as if every test had been run."""
+    if wording.renewing and wording.met:
+        wording.write()
     if session.config.stash.get(_died, False):
         session.exitstatus = pytest.ExitCode.INTERNAL_ERROR

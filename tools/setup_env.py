@@ -1,30 +1,35 @@
 #!/usr/bin/env python3
-"""Make `.venv` with everything Cingulum needs: `make setup`.
+"""Make `.venv` with what Cingulum needs: `make setup`; with developers' tools, too: `--tools`.
 
-In order: check Python and the compiler, make the virtual environment, install the pinned
-dependencies (Open MPI among them), take or build Horovod's wheel, install Cingulum itself.
-Run again, it does nothing unless what it depends on has changed. Standard library only, and
-syntax that an old Python can read, so that a wrong Python is named rather than a SyntaxError.
+In order: check Python and the compiler, make the virtual environment, install pinned packages (Open MPI among
+them), take or build Horovod's wheel, install Cingulum itself. Horovod compiles while packages that it does
+not need are installed. Run again, a step is done again where what it depends on has changed. Standard library
+only, and syntax that an old Python can read, so that a wrong Python is named rather than a SyntaxError.
 """
 
 import argparse
+import configparser
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
+SETTINGS = ROOT / "setup.cfg"
 HOROVOD_BUILD = ROOT / "docker" / "horovod" / "build.py"
 HOROVOD_CHANGES = HOROVOD_BUILD.with_name("changes.py")
-COMPILED = (
-    *sorted((ROOT / "trainer" / "data" / "shards").glob("*halves.[ch]")),
-    ROOT / "trainer" / "ranks" / "exchange_op.cc",
-)
+HALVES = sorted((ROOT / "trainer" / "data" / "shards").glob("*halves.[ch]"))
+EXCHANGE = ROOT / "trainer" / "ranks" / "exchange_op.cc"
 OLDEST, NEWEST = (3, 10), (3, 13)
+# What Horovod's build imports or links with; it starts once these are there.
+FOR_HOROVOD = ("cpu", "build")
+# Seconds between two lines about the same stage where there is no terminal.
+QUIET_S = 15.0
 
 
 class SetupError(Exception):
@@ -59,14 +64,12 @@ def check_compiler() -> None:
         )
 
 
-def fingerprint() -> str:
-    """Hash of everything an environment depends on."""
-    ours = (ROOT / "setup.cfg", ROOT / "setup.py", *COMPILED, Path(__file__))
-    inputs = (LOCK, HOROVOD_BUILD, HOROVOD_CHANGES, *ours)
-    digest = hashlib.sha256(sys.version.encode())
-    for path in inputs:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+def requirements(extra: str = "") -> list:
+    """Return what setup.cfg requires always, or for an extra."""
+    settings = configparser.ConfigParser()
+    settings.read(SETTINGS, encoding="utf-8")
+    told = settings["options.extras_require"][extra] if extra else settings["options"]["install_requires"]
+    return [line for line in told.split("\n") if line and not line.startswith("#")]
 
 
 class Stage:
@@ -74,78 +77,198 @@ class Stage:
 
     def __init__(self, title: str) -> None:
         self.title = title
-        self.started = time.monotonic()
+        self.started = self.told = time.monotonic()
         self.on_terminal = sys.stderr.isatty()
         self.shown = ""
 
-    def tell(self, detail: str) -> None:
-        """Show a detail of the stage, if it is news."""
-        if detail == self.shown:
+    def tell(self, detail: str, now: bool = False) -> None:
+        """Show a detail of the stage, if it is news; without a terminal, not more than one in QUIET_S."""
+        is_due = now or self.on_terminal or time.monotonic() - self.told >= QUIET_S
+        if not detail or detail == self.shown or not is_due:
             return
-        self.shown = detail
+        self.shown, self.told = detail, time.monotonic()
         columns = shutil.get_terminal_size((80, 24)).columns
-        line = f"  {self.title}: {detail}"[: columns - 1]
         end = "" if self.on_terminal else "\n"
+        line = shortened(self.title, detail, columns - 1)
         print(("\r\033[K" if self.on_terminal else "") + line, end=end, file=sys.stderr, flush=True)
 
     def __enter__(self) -> "Stage":
-        self.tell("...")
+        self.tell("...", now=True)
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
-            self.tell(f"done ({time.monotonic() - self.started:.0f} s)")
+            self.tell(f"done ({time.monotonic() - self.started:.0f} s)", now=True)
         if self.on_terminal:
             print(file=sys.stderr)
 
 
-def follow(command: list, stage: Stage, describe: object, log: Path) -> list:
-    """Run a command, show `describe(line)` of its lines in `stage`; return all lines. Errors show its end."""
-    lines = []
-    with log.open("a", encoding="utf-8") as out:
-        process = subprocess.Popen(
+def shortened(title: str, detail: str, columns: int) -> str:
+    """Return a line of at most so many columns; what is cut is the beginning of the detail, not its end."""
+    line = f"  {title}: {detail}"
+    return line if len(line) <= columns else f"  {title}: ..{detail[len(line) + 2 - columns :]}"
+
+
+class Running:
+    """A command that runs; its output goes to `log`, and is kept."""
+
+    def __init__(self, command: list, log: Path) -> None:
+        self.lines: list = []
+        self.log = log
+        self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", cwd=ROOT
         )
-        try:
-            for line in process.stdout or ():
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        with self.log.open("a", encoding="utf-8") as out:
+            for line in self.process.stdout or ():
                 out.write(line)
-                lines.append(line.rstrip())
-                shown = describe(line.rstrip())  # type: ignore[operator]
-                if shown:
-                    stage.tell(shown)
+                out.flush()
+                self.lines.append(line.rstrip())
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def follow(self, stage: Stage, describe: object) -> list:
+        """Show `describe(lines)` in a stage until the end; return all lines. Errors show the last of them."""
+        try:
+            while self._reader.is_alive():
+                self._reader.join(0.3)
+                stage.tell(describe(self.lines))  # type: ignore[operator]
+            self.process.wait()
         except BaseException:
-            process.terminate()
+            self.end()
             raise
-        finally:
-            process.wait()
-    if process.returncode != 0:
-        tail = "\n".join("    " + line for line in lines[-15:])
-        raise SetupError(f"{stage.title} failed. Its last lines:\n{tail}\n  The whole log: {log}")
-    return lines
+        if self.process.returncode != 0:
+            tail = "\n".join("    " + line for line in self.lines[-15:])
+            raise SetupError(f"{stage.title} failed. Its last lines:\n{tail}\n  The whole log: {self.log}")
+        return self.lines
+
+    def end(self) -> None:
+        """End it, if it still runs."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.process.wait()
+        self._reader.join()
 
 
-def pinned_count() -> int:
-    """How many packages the lock names, for the progress shown."""
-    return sum("==" in line for line in LOCK.read_text().splitlines())
+class Environment:
+    """A virtual environment on its way; each finished step leaves a hash of what it depends on.
 
+    Args:
+        venv: where.
+    """
 
-def install_dependencies(python: Path, log: Path) -> None:
-    """Install requirements.lock, showing which package of how many pip is at."""
-    total, seen = pinned_count(), [0]
+    def __init__(self, venv: Path) -> None:
+        self.venv, self.python = venv, venv / "bin" / "python"
+        self.stamps, self.log = venv / ".cingulum", venv / "setup.log"
+        product = [*requirements(), *requirements("cpu"), *requirements("build")]
+        packages = _hash(sys.version, LOCK, *product, Path(__file__))
+        self.wanted = {
+            "packages": packages,
+            "horovod": _hash(packages, HOROVOD_BUILD, HOROVOD_CHANGES),
+            "cingulum": _hash(packages, SETTINGS, ROOT / "setup.py", *HALVES),
+            "exchange": _hash(packages, EXCHANGE),
+            "tools": _hash(packages, *requirements("dev")),
+        }
 
-    def describe(line: str) -> str:
-        if line.startswith(("Collecting", "Requirement already")):
-            seen[0] += 1
-            return f"{min(seen[0], total)}/{total} {line.split()[1].split('==')[0]}"
-        return "unpacking" if line.startswith("Installing collected packages") else ""
+    def lacks(self, step: str) -> bool:
+        """Return whether a step is to be done."""
+        stamp = self.stamps / step
+        return not stamp.is_file() or stamp.read_text() != self.wanted[step]
 
-    with Stage("dependencies") as stage:
-        follow(
-            [str(python), "-m", "pip", "install", "--progress-bar", "off", "-r", str(LOCK)],
-            stage,
-            describe,
-            log,
+    def has(self, step: str) -> None:
+        """Note that a step is done."""
+        (self.stamps / step).write_text(self.wanted[step])
+
+    def make(self, tools: bool) -> None:
+        """Do the steps that are to be done."""
+        if self.lacks("packages"):
+            with Stage("virtual environment"):
+                subprocess.run([sys.executable, "-m", "venv", "--clear", str(self.venv)], check=True)
+            self.stamps.mkdir()
+            for_horovod = [line for extra in FOR_HOROVOD for line in requirements(extra)]
+            self.install("TensorFlow, Open MPI", for_horovod)
+            let_mpirun_start_without_ssh(self.venv)
+        building = (
+            Running([str(self.python), str(HOROVOD_BUILD)], self.log) if self.lacks("horovod") else None
         )
+        try:
+            if self.lacks("packages"):
+                self.install("other packages", requirements())
+                self.has("packages")
+            if self.lacks("cingulum"):
+                self.install("cingulum", ["-e", str(ROOT)], "--no-deps", "--no-build-isolation")
+                self.has("cingulum")
+            if building is not None:
+                self.install_horovod(building)
+                self.has("horovod")
+        finally:
+            if building is not None:
+                building.end()
+        if self.lacks("exchange"):
+            self.compile_exchange()
+        if tools and self.lacks("tools"):
+            self.install("developers' tools", ["-r", str(LOCK)])
+            self.has("tools")
+
+    def install(self, title: str, what: list, *options: str) -> None:
+        """Install packages as LOCK pins them, showing what pip is at."""
+        pip = [str(self.python), "-m", "pip", "install", "--progress-bar", "off", "--no-compile"]
+        site = next((self.venv / "lib").glob("python3*/site-packages"))
+        before = len(list(site.glob("*.dist-info")))
+
+        def describe(lines: list) -> str:
+            there = len(list(site.glob("*.dist-info"))) - before
+            return pip_progress(lines, there)
+
+        with Stage(title) as stage:
+            Running([*pip, *options, "--constraint", str(LOCK), *what], self.log).follow(stage, describe)
+
+    def install_horovod(self, building: Running) -> None:
+        """Install Horovod's wheel once it is built, or taken from the cache."""
+        with Stage("Horovod (built once per machine)") as stage:
+            lines = building.follow(stage, horovod_progress)
+            wheel = next(line for line in reversed(lines) if line.endswith(".whl"))
+            pip = [str(self.python), "-m", "pip", "install", "--no-compile", "--no-deps", "--force-reinstall"]
+            Running([*pip, wheel], self.log).follow(stage, lambda lines: "")
+
+    def compile_exchange(self) -> None:
+        """Compile what moves tensors between ranks; a run goes without it, only slower."""
+        command = [str(self.python), "-m", "trainer.ranks.compile_exchange"]
+        try:
+            with Stage("messages of networks that are divided over ranks") as stage:
+                Running(command, self.log).follow(stage, lambda lines: "")
+            self.has("exchange")
+        except SetupError as error:
+            print(f"warning: {error}\n  Such networks will train, but more slowly.", file=sys.stderr)
+
+
+def _hash(*parts: object) -> str:
+    """Hash of texts, and of the content of files."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.read_bytes() if isinstance(part, Path) else str(part).encode())
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def pip_progress(lines: list, there: int) -> str:
+    """Return what pip is at, by its lines so far and the number of packages that it has unpacked."""
+    collected = "Installing collected packages: "
+    last = next((line for line in reversed(lines) if line.startswith(collected)), None)
+    if last is not None:
+        names = last[len(collected) :].split(", ")
+        return f"unpacking {min(there + 1, len(names))} of {len(names)}: {names[min(there, len(names) - 1)]}"
+    fetched = [line.split()[1] for line in lines if line.startswith("Collecting ")]
+    return f"fetching, {len(fetched)} so far: {fetched[-1].split('==')[0]}" if fetched else ""
+
+
+def horovod_progress(lines: list) -> str:
+    """Return the last thing that Horovod's build told of itself."""
+    told = [line.split("horovod: ", 1)[1] for line in lines if "horovod: " in line]
+    return told[-1] if told else ""
 
 
 def let_mpirun_start_without_ssh(venv: Path) -> None:
@@ -157,56 +280,17 @@ def let_mpirun_start_without_ssh(venv: Path) -> None:
         file.write("\nplm_rsh_agent = ssh : rsh : false\n")
 
 
-def install_horovod(python: Path, log: Path) -> None:
-    """Take Horovod's wheel from the cache, or build it; then install it."""
-    with Stage("Horovod (built once per machine: 2 to 7 minutes)") as stage:
-        lines = follow(
-            [str(python), str(HOROVOD_BUILD)],
-            stage,
-            lambda line: line.split("horovod: ", 1)[1] if "horovod: " in line else "",
-            log,
-        )
-        wheel = next(line for line in reversed(lines) if line.endswith(".whl"))
-        install = [str(python), "-m", "pip", "install", "--no-deps", "--force-reinstall", wheel]
-        follow(install, stage, lambda line: "", log)
-
-
-def install_cingulum(python: Path, log: Path) -> None:
-    """Install this checkout in place."""
-    command = [str(python), "-m", "pip", "install", "--no-deps", "--no-build-isolation", "-e", str(ROOT)]
-    with Stage("cingulum") as stage:
-        follow(command, stage, lambda line: "", log)
-
-
-def compile_exchange(python: Path, log: Path) -> None:
-    """Compile what moves tensors between ranks; a run goes without it, only slower."""
-    try:
-        with Stage("messages of networks that are divided over ranks") as stage:
-            follow([str(python), "-m", "trainer.ranks.compile_exchange"], stage, lambda line: "", log)
-    except SetupError as error:
-        print(f"warning: {error}\n  Such networks will train, but more slowly.", file=sys.stderr)
-
-
-def set_up(venv: Path) -> None:
+def set_up(venv: Path, tools: bool) -> None:
     """Bring `venv` up to date; a finished one costs milliseconds."""
     check_python()
-    stamp = venv / ".cingulum-setup"
-    wanted = fingerprint()
-    if stamp.is_file() and stamp.read_text() == wanted:
+    environment = Environment(venv)
+    if not any(environment.lacks(step) for step in environment.wanted if tools or step != "tools"):
         return
     check_compiler()
     started = time.monotonic()
-    print(f"Setting up {venv.name} (once; about 1.2 GB of disk)", file=sys.stderr)
-    with Stage("virtual environment"):
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(venv)], check=True)
-    python = venv / "bin" / "python"
-    log = venv / "setup.log"
-    install_dependencies(python, log)
-    let_mpirun_start_without_ssh(venv)
-    install_horovod(python, log)
-    install_cingulum(python, log)
-    compile_exchange(python, log)
-    stamp.write_text(wanted)
+    if environment.lacks("packages"):
+        print(f"Setting up {venv.name} (once; about 1.2 GB of disk)", file=sys.stderr)
+    environment.make(tools)
     print(
         f"Set up in {time.monotonic() - started:.0f} s. Check it: .venv/bin/cingulum doctor", file=sys.stderr
     )
@@ -218,9 +302,10 @@ def main() -> int:
     parser.add_argument(
         "--venv", type=Path, default=ROOT / ".venv", help="where (default: .venv in the checkout)"
     )
+    parser.add_argument("--tools", action="store_true", help="with what `make test` and `make check` need")
     args = parser.parse_args()
     try:
-        set_up(args.venv)
+        set_up(args.venv, args.tools)
     except SetupError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -231,7 +316,7 @@ def main() -> int:
         print(f"error: {error}\n  Is there room on the disk? About 3 GB are needed.", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\ninterrupted; the same command starts this step again", file=sys.stderr)
+        print("\ninterrupted; the same command goes on with the step that it was in", file=sys.stderr)
         return 130
     return 0
 

@@ -25,6 +25,7 @@ import hashlib
 import os
 import platform
 import pwd
+import re
 import shutil
 import subprocess
 import sys
@@ -271,9 +272,12 @@ def compile_wheel(
 
 
 def progress_line(log: Path) -> str:
-    """The last percentage that CMake printed, for people who wait."""
-    shown = [line for line in log.read_text(errors="replace").splitlines() if line.lstrip().startswith("[")]
-    return shown[-1].strip()[:70] if shown else "configuring"
+    """The last percentage that CMake printed and the file that it is of, for people who wait."""
+    shown = re.findall(r"^\s*\[ *(\d+%)\] (.*)$", log.read_text(errors="replace"), re.MULTILINE)
+    if not shown:
+        return "configuring"
+    part, said = shown[-1]
+    return f"{part} {said.rsplit('/', 1)[-1].removesuffix('.o')}"
 
 
 def obtain(gpu: bool, tell: Callable[[str], None], *, nccl: str = "base") -> Path:
