@@ -108,7 +108,7 @@ def as_text(error: CingulumError) -> str:
 
 def _looked_for(error: CingulumError) -> str:
     """Where a relative path was looked for, if it is not there: the folder is often the mistake."""
-    if error.path is None:
+    if error.path is None or "there is no such" not in error.message:
         return ""
     path = Path(str(error.path))
     return "" if path.is_absolute() or os.path.lexists(path) else f"\n  Looked for: {path.absolute()}"
