@@ -197,6 +197,7 @@ class Environment:
         try:
             if self.lacks("packages"):
                 self.install("other packages", requirements())
+                self.compile_bytecode()
                 self.has("packages")
             if self.lacks("cingulum"):
                 self.install("cingulum", ["-e", str(ROOT)], "--no-deps", "--no-build-isolation")
@@ -211,6 +212,7 @@ class Environment:
             self.compile_exchange()
         if tools and self.lacks("tools"):
             self.install("developers' tools", ["-r", str(LOCK)])
+            self.compile_bytecode()
             self.has("tools")
 
     def install(self, title: str, what: list, *options: str) -> None:
@@ -233,6 +235,12 @@ class Environment:
             wheel = next(line for line in reversed(lines) if line.endswith(".whl"))
             pip = [str(self.python), "-m", "pip", "install", "--no-compile", "--no-deps", "--force-reinstall"]
             Running([*pip, wheel], self.log).follow(stage, lambda lines: "")
+
+    def compile_bytecode(self) -> None:
+        """Compile what was installed, on all cores; pip would on one."""
+        with Stage("bytecode"):
+            command = [str(self.python), "-m", "compileall", "-qq", "-j", "0", str(self.venv / "lib")]
+            subprocess.run(command, check=False)  # some packages hold templates that are no Python
 
     def compile_exchange(self) -> None:
         """Compile what moves tensors between ranks; a run goes without it, only slower."""

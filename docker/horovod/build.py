@@ -41,7 +41,7 @@ import changes
 
 HOROVOD_VERSION = "0.28.1"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-RECIPE = 3  # raise when this file or changes.py changes what the wheel contains
+RECIPE = 4  # raise when this file or changes.py changes what the wheel contains
 GPU_RECIPE = 1  # the same for what only a build for GPUs contains
 LINKED_WITH = (
     "linked-with"  # beside a wheel for a system's MPI: the folder of the libraries it was linked with
@@ -192,7 +192,7 @@ def build_environment(gpu: bool) -> dict[str, str]:
         HOROVOD_WITHOUT_PYTORCH="1",
         HOROVOD_WITHOUT_MXNET="1",
         HOROVOD_WITH_MPI="1",
-        HOROVOD_WITH_GLOO="1",
+        HOROVOD_WITHOUT_GLOO="1",
         MAKEFLAGS=f"-j{len(os.sched_getaffinity(0))}",
     )
     if gpu:  # not run on a GPU

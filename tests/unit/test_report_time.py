@@ -82,8 +82,20 @@ def test_predicted_stands_beside_measured(run):
         ("Whole step", "200.00 ms", "239.00 ms", "0.84"),
     )
     assert "steps 2 to 6" in found.bounds and "180.00 to 210.00 ms" in found.bounds
+    assert "off by a multiple" not in found.bounds
     page = run_page.render(read(run)).html
     assert "Predicted and measured" in page and "239.00 ms" in page
+
+
+def test_predicted_seconds_that_are_off_by_a_multiple_are_explained(run):
+    known = RunPrediction(
+        start=1, began=0, step=6, hosts=["node-0", "node-1"] * 2, sent=[9] * 4, received=[9] * 4, parts=1,
+        counted=0, communication_s=0.02, exposed_s=0.63, step_s=0.2,
+        step_at_least_s=0.18, step_at_most_s=0.21,
+    )  # fmt: skip
+    (run / "prediction.json").write_text(json.dumps(known.model_dump(mode="json")))
+    found = time_spent.of(read(run))
+    assert found.predictions[0][-1] == "21.00" and "off by a multiple" in found.bounds
 
 
 def test_predicted_memory_stands_beside_that_of_the_rank_that_needs_most(run):

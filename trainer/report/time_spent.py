@@ -107,7 +107,7 @@ def of(story: Story) -> TimeSpent | None:
         hosts,
         energy,
         predictions,
-        _bounds(known) if known is not None and predictions else "",
+        _bounds(known, predictions) if known is not None and predictions else "",
     )
 
 
@@ -229,7 +229,18 @@ def _told(name: str, value: float) -> str:
     return f"{_ms(value)} ms" if name.endswith("_s") else f"{round(value):,} B"
 
 
-def _bounds(known: RunPrediction) -> str:
+def _bounds(known: RunPrediction, rows: Sequence[Sequence[str]]) -> str:
+    """Sentences on how the step was predicted, and on figures that are off."""
+    seconds = [words for name, words in _PREDICTED.items() if name.endswith("_s")]
+    off = any(row[0] in seconds and not 0.5 <= float(row[-1]) <= 2 for row in rows)
+    said = (
+        " Links were timed once, by a few reductions before the first step: what hosts do besides, then or "
+        "later, and ranks that share cores are not in it, so that short times are off by a multiple."
+    )
+    return _how(known) + said * off
+
+
+def _how(known: RunPrediction) -> str:
     if known.step_s is None or known.step_at_least_s is None or known.step_at_most_s is None:
         return ""
     return (
