@@ -297,7 +297,7 @@ def set_up(venv: Path, tools: bool) -> None:
     check_compiler()
     started = time.monotonic()
     if environment.lacks("packages"):
-        print(f"Setting up {venv.name} (once; about 1.2 GB of disk)", file=sys.stderr)
+        print(f"Setting up {venv.name} (once; about 2.5 GB of disk)", file=sys.stderr)
     environment.make(tools)
     print(
         f"Set up in {time.monotonic() - started:.0f} s. Check it: .venv/bin/cingulum doctor", file=sys.stderr
