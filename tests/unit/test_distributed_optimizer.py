@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from wording import fails_with
 
 from trainer.config import OptimizerConfig, TrainConfig
 from trainer.errors import ConfigError, LaunchError, WorldError
@@ -148,17 +149,17 @@ def test_one_rank_keeps_keras_own_optimizer(one_rank: worlds.World) -> None:
 
 
 def test_wrapping_twice_or_wrapping_something_else_is_refused(two_ranks: worlds.World) -> None:
-    with pytest.raises(ConfigError, match="distributed already"):
+    with fails_with(ConfigError):
         DistributedOptimizer(DistributedOptimizer(keras.optimizers.SGD()))
-    with pytest.raises(ConfigError, match="str is not a Keras 3 optimizer"):
+    with fails_with(ConfigError):
         DistributedOptimizer("adam")
-    with pytest.raises(ConfigError, match="compression: 'int8' is unknown"):
+    with fails_with(ConfigError):
         DistributedOptimizer(keras.optimizers.SGD(), compression="int8")
 
 
 def test_an_optimizer_that_reduces_nothing_is_refused_by_the_strategy(two_ranks: worlds.World) -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
-    with pytest.raises(ConfigError, match="every rank would train a network of its own"):
+    with fails_with(ConfigError):
         data.build(Setup(model, keras.optimizers.SGD(), two_ranks))
 
 
@@ -177,7 +178,7 @@ def test_the_configuration_becomes_the_optimizer() -> None:
 
 def test_a_global_batch_that_cannot_be_shared_is_refused_with_one_that_can() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
-    with pytest.raises(ConfigError, match="8 samples cannot be shared evenly by 3 rank") as refused:
+    with fails_with(ConfigError) as refused:
         data_plan.plan(model, world_size=3, global_batch=8)
     assert "train.global_batch=9" in str(refused.value)
     plan = data_plan.plan(model, world_size=4, global_batch=16, accumulation=2)
@@ -186,7 +187,7 @@ def test_a_global_batch_that_cannot_be_shared_is_refused_with_one_that_can() -> 
 
 def test_what_needs_the_world_says_so_before_init(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worlds, "_world", None)
-    with pytest.raises(WorldError, match=r"trainer\.init"):
+    with fails_with(WorldError):
         worlds.current()
 
 
@@ -195,7 +196,7 @@ def test_srun_without_pmix_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(key, raising=False)
     monkeypatch.setenv("SLURM_PROCID", "0")
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
-    with pytest.raises(LaunchError, match="srun started 2 tasks") as refused:
+    with fails_with(LaunchError) as refused:
         launch.expected_size()
     assert "--mpi=pmix" in str(refused.value)
     monkeypatch.setenv("PMIX_RANK", "0")

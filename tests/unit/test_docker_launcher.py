@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from wording import fails_with
 
 from jobs.launchers import docker
 from jobs.launchers.docker import Docker, mount
@@ -163,12 +164,12 @@ def test_the_site_has_the_last_word_on_options() -> None:
 
 @pytest.mark.parametrize("image", ["--privileged", "", "a b", "a\nb", "$(x)"])
 def test_what_is_no_name_of_an_image_is_refused(image: str) -> None:
-    with pytest.raises(JobError, match="image"):
+    with fails_with(JobError):
         line(spec(image=image))
 
 
 def test_several_hosts_are_refused() -> None:
-    with pytest.raises(JobError, match="one host"):
+    with fails_with(JobError):
         line(spec(resources=Resources(nodes=2)))
 
 
@@ -181,7 +182,7 @@ def test_any_path_reaches_docker_whole(name: str) -> None:
 
 @pytest.mark.parametrize("path", ["relative", "/two\nlines", "/a\rb", ""])
 def test_a_path_that_no_mount_can_hold_is_refused(path: str) -> None:
-    with pytest.raises(JobError, match="cannot be shown"):
+    with fails_with(JobError):
         mount(path)
 
 
@@ -197,14 +198,14 @@ def pretend(folder: Path, labels: str) -> str:
 def test_the_image_must_hold_this_version(tmp_path: Path) -> None:
     job = spec(folder=str(tmp_path))
     Docker(pretend(tmp_path, json.dumps({docker.VERSION_LABEL: version("cingulum")}))).preflight(job, HERE)
-    with pytest.raises(JobError, match=r"holds cingulum 0\.0\.1, and this is"):
+    with fails_with(JobError):
         Docker(pretend(tmp_path, json.dumps({docker.VERSION_LABEL: "0.0.1"}))).preflight(job, HERE)
-    with pytest.raises(JobError, match="no version label"):
+    with fails_with(JobError):
         Docker(pretend(tmp_path, "null")).preflight(job, HERE)
 
 
 def test_a_missing_image_is_named_with_the_command_that_builds_it(tmp_path: Path) -> None:
-    with pytest.raises(JobError, match="no image 'cingulum' here") as raised:
+    with fails_with(JobError) as raised:
         Docker(pretend(tmp_path, "")).preflight(spec(folder=str(tmp_path)), HERE)
     assert "docker build -f docker/Dockerfile -t cingulum ." in str(raised.value)
 
@@ -212,7 +213,7 @@ def test_a_missing_image_is_named_with_the_command_that_builds_it(tmp_path: Path
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     client = Docker(pretend(tmp_path, json.dumps({docker.VERSION_LABEL: version("cingulum")})))
     for missing in ({"binds": ("/nowhere",)}, {"readonly": ("/nowhere",)}, {"folder": "/nowhere"}):
-        with pytest.raises(JobError, match="nowhere: is not there"):
+        with fails_with(JobError):
             client.preflight(spec(**{"folder": str(tmp_path), **missing}), HERE)
 
 
@@ -220,12 +221,12 @@ def test_a_folder_that_nobody_may_look_for_is_named(tmp_path: Path, monkeypatch)
     client = Docker(pretend(tmp_path, json.dumps({docker.VERSION_LABEL: version("cingulum")})))
     refuse = PermissionError(13, "Permission denied", "/closed/data")
     monkeypatch.setattr("os.stat", lambda *_, **__: (_ for _ in ()).throw(refuse))
-    with pytest.raises(JobError, match="data: is not there"):
+    with fails_with(JobError):
         client.preflight(spec(folder="/closed/data"), HERE)
 
 
 def test_a_missing_docker_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LauncherError, match=r"cannot be run here \(No such file"):
+    with fails_with(LauncherError):
         Docker(str(tmp_path / "docker")).preflight(spec(), HERE)
 
 
@@ -234,7 +235,7 @@ def test_a_daemon_that_does_not_answer_is_not_waited_for(tmp_path: Path, monkeyp
     program = tmp_path / "docker"
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
-    with pytest.raises(LauncherError, match=r"did not end within 0\.2 s"):
+    with fails_with(LauncherError):
         Docker(str(program)).preflight(spec(), HERE)
 
 

@@ -172,7 +172,9 @@ def test_a_relative_path_that_is_not_there_is_told_with_the_place_where_it_was_l
     tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    said = errors.as_text(errors.RunError("runs/none: there is no such run.", cure="Make one.", path="runs/none"))
+    said = errors.as_text(
+        errors.RunError("runs/none: there is no such run.", cure="Make one.", path="runs/none")
+    )
     assert said.splitlines()[2] == f"  Looked for: {tmp_path}/runs/none"
     (tmp_path / "there").touch()
     for path in ("there", tmp_path / "none", None):

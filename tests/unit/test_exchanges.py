@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wording import fails_with
 
 from trainer.errors import ConfigError
 from trainer.planning.placement.boxes import Box, subtract, whole
@@ -131,7 +132,7 @@ def test_gathering_channels_is_reduce_scatter_backwards():
 
 def test_what_nobody_holds_is_named():
     have = layout((4,), {0: [Box(((0, 2),))]})
-    with pytest.raises(ConfigError, match=r"relu: rank 1: \[1:4\] is needed, and no rank holds \[2:4\]"):
+    with fails_with(ConfigError):
         exchange(have, layout((4,), {1: [Box(((1, 4),))]}), "relu")
 
 
@@ -156,7 +157,7 @@ def test_a_grid_of_two_axes():
     made.check("x")
     assert made.of(1) == (Box(((0, 1), (0, 2), (2, 4), (0, 2))),)
     assert subtract(whole(made.shape), [piece.box for piece in made.pieces]) == []
-    with pytest.raises(ConfigError, match="An axis of 4 cannot be divided into 5 parts"):
+    with fails_with(ConfigError):
         grid((1, 4), {1: 5}, range(5))
-    with pytest.raises(ConfigError, match="2 parts and 3 ranks"):
+    with fails_with(ConfigError):
         grid((1, 4), {1: 2}, range(3))

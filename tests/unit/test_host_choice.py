@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from wording import fails_with
 
 from jobs.host_choice import TooFewAnswer, choose
 from jobs.terms import Terms
@@ -48,7 +49,7 @@ def test_a_spare_takes_the_place_of_a_lost_host_without_shrinking() -> None:
 
 def test_without_a_spare_a_lost_host_that_answers_again_is_used_last() -> None:
     assert choose(terms(nodes=4), {}, ["n1"], all_answer) == ["n2", "n3", "n4", "n1"]
-    with pytest.raises(TooFewAnswer, match="3 of the 4 hosts") as caught:
+    with fails_with(TooFewAnswer) as caught:
         choose(terms(nodes=4), {}, ["n1"], nobody)
     assert caught.value.silent == ("n1",)
 
@@ -59,7 +60,7 @@ def test_with_shrink_those_that_are_left_do_down_to_the_least() -> None:
     assert choose(shrinking, {}, ["n1", "n3"], nobody) == ["n2", "n4"]
     # One is busy with another task: with it there are more.
     assert choose(shrinking, {"n4": 2}, ["n1"], nobody) is None
-    with pytest.raises(TooFewAnswer, match="1 of the 2 hosts"):
+    with fails_with(TooFewAnswer):
         choose(shrinking, {}, ["n1", "n2", "n3"], nobody)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from shard_sets import make_mapped_set, make_shard_set
 from test_shards import rewrite_index
+from wording import fails_with
 
 from cingulum import cli
 from trainer.data.importing import import_state
@@ -122,7 +123,7 @@ def test_a_chunk_is_no_larger_than_its_shape_type_and_codec_allow(tmp_path, code
 def test_bricks_are_no_larger_either(tmp_path):
     make_shard_set(tmp_path, bricks=4)
     enlarge(tmp_path, "nbytes", 5 << 30)
-    with pytest.raises(ShardError, match="nbytes of volume 0"):
+    with fails_with(ShardError):
         ShardSet.open(tmp_path)
 
 
@@ -137,7 +138,7 @@ def test_a_brick_does_not_take_the_share_of_others(tmp_path):
         index["volumes"][0].update(nbytes=nbytes, brick_table=text)
 
     rewrite_index(tmp_path, change, sign=True)
-    with pytest.raises(ShardError, match="bricks of volume 0"):
+    with fails_with(ShardError):
         ShardSet.open(tmp_path)
 
 
@@ -154,7 +155,7 @@ def test_a_chunk_of_gzip_unpacks_to_no_more_than_a_volume():
     bomb = zlib.compress(bytes(64 << 20))
     out = np.empty(1000, np.float32)
     tracemalloc.start()
-    with pytest.raises(codecs.CodecError, match="it holds 4001 bytes, but a volume has 4000"):
+    with fails_with(codecs.CodecError):
         codecs.decode_into("gzip", bomb, out)
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
@@ -198,12 +199,12 @@ def test_the_state_of_an_import_is_read_from_regular_files_of_sensible_size(tmp_
     work.mkdir()
     request = work / "request.json"
     os.mkfifo(request)
-    with pytest.raises(ShardError, match="it is a named pipe, not a regular file"):
+    with fails_with(ShardError):
         import_state.is_finished(tmp_path, {}, "")
     request.unlink()
     request.write_text("{}")
     os.truncate(request, 20 << 30)
-    with pytest.raises(ShardError, match="at most 268435456 are read"):
+    with fails_with(ShardError):
         import_state.is_finished(tmp_path, {}, "")
     os.mkfifo(work / "shard-00000.json")
     assert import_state.load(work, 0, []) is None

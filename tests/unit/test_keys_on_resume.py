@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from wording import fails_with
 
 from trainer import config as configuration
 from trainer.errors import RunError
@@ -96,19 +97,19 @@ def test_another_strategy_may_go_on_unless_it_rounded(before, given):
     rounding = STORED.model_copy(
         update={"train": STORED.train.model_copy(update={"strategy": rounding.train.strategy})}
     )
-    with pytest.raises(RunError, match=r"train\.strategy\.compression was 'float16' and is 'none' now"):
+    with fails_with(RunError):
         resuming.check_resumable(rounding, given)
 
 
 def test_options_of_a_strategy_of_ones_own_are_named_one_by_one():
-    with pytest.raises(RunError, match=r": train\.strategy\.options\.x was 2\.0 and is None now"):
+    with fails_with(RunError):
         resuming.check_resumable(OWNERS[-1], STORED)
 
 
 def test_what_may_grow_may_not_shrink():
     growing = [key for key, mark in MARKS.items() if mark == "may grow"]
     assert growing == ["train.epochs"]
-    with pytest.raises(RunError, match=r"train\.epochs was 80 and is 79 now"):
+    with fails_with(RunError):
         resuming.check_resumable(STORED, changed(STORED, "train.epochs", 79))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from shard_sets import CLASSES, META, SHAPE, flip_byte, make_mapped_set, make_shard_set, map_of, rows_of
 from test_shards import rewrite_index
+from wording import fails_with
 
 from cingulum.commands.inspect_ import inspect_shards
 from trainer.data.shards import codecs, shard_image
@@ -48,7 +49,7 @@ def test_a_set_without_maps_and_contrasts_says_nothing_of_them(tmp_path):
     with h5py.File(tmp_path / "shard-00000.h5") as file:
         assert "maps" not in file
         assert "map_classes" not in file.attrs
-    with pytest.raises(ShardError, match="has no label maps") as error:
+    with fails_with(ShardError) as error:
         shards.read_map(0)
     assert "--maps" in error.value.cure
 
@@ -111,7 +112,7 @@ def test_the_writer_refuses_maps_that_do_not_fit(tmp_path):
         write([map_of(0)[:5]])
     with pytest.raises(ValueError, match="class 3 of 3"):
         write([map_of(0) + 1])
-    with pytest.raises(ShardError, match="257 classes"):
+    with fails_with(ShardError):
         write([map_of(0)], dataclasses.replace(META, map_classes=tuple(map(str, range(257)))))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from adni_download import add, download, image, row, visits
 from made_images import bids, nifti
+from wording import fails_with
 
 from trainer.data.sources import sources
 from trainer.data.sources.listing import Listing
@@ -55,7 +56,7 @@ def test_all_sessions_get_the_label_of_the_first_where_that_is_asked_for(tmp_pat
 
 
 def test_a_changing_label_is_an_error_where_that_is_asked_for(tmp_path):
-    with pytest.raises(CohortError, match=r"1 of 3 subjects .* s1 \(CN at M000") as caught:
+    with fails_with(CohortError) as caught:
         sources.find(converters(tmp_path), "diagnosis", label_change="error")
     assert "--label-change keep" in str(caught.value.cure)
     same = sources.find(bids(tmp_path / "b", 4), "diagnosis", label_change="error")
@@ -69,7 +70,7 @@ def test_the_baseline_comes_before_months(tmp_path):
 
 def test_the_first_of_sessions_without_an_order_is_not_guessed(tmp_path):
     table = converters(tmp_path, ("pre", "post", "later"))
-    with pytest.raises(CohortError, match="which session of subject s1 is the first is unknown"):
+    with fails_with(CohortError):
         sources.find(table, "diagnosis", label_change="first")
     assert len(messages(sources.find(table, "diagnosis"), "label-change")) == 1
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from wording import fails_with
 
 from cingulum.bench import input as input_bench
 from cingulum.bench.loader import studies, sweep
@@ -58,7 +59,7 @@ def test_a_volume_that_is_missing_or_comes_twice_is_noticed(job, numbers):
 def test_one_wrong_voxel_is_noticed_where_every_voxel_is_compared(job):
     batch = next(batches(job, [0, 1]))
     batch[1, 7, 7, 7] += 0.25
-    with pytest.raises(WrongVolumes, match=r"volume 1 is wrong by 0\.25"):
+    with fails_with(WrongVolumes):
         Epoch(job, whole=True).add(batch)
     Epoch(job, tolerance=0.3, whole=True).add(batch)  # what a format rounds is allowed
 
@@ -66,15 +67,15 @@ def test_one_wrong_voxel_is_noticed_where_every_voxel_is_compared(job):
 def test_a_volume_of_other_voxels_is_noticed_in_a_timed_epoch(job):
     batch = next(batches(job, [0, 1]))
     batch[1, 4:] = batch[0, 4:]
-    with pytest.raises(WrongVolumes, match="volume 1 adds up to"):
+    with fails_with(WrongVolumes):
         Epoch(job).add(batch)
 
 
 def test_another_type_or_shape_is_noticed(job):
     batch = next(batches(job, [0, 1]))
-    with pytest.raises(WrongVolumes, match="float16"):
+    with fails_with(WrongVolumes):
         Epoch(job).add(batch.astype(np.float16))
-    with pytest.raises(WrongVolumes, match=r"\(2, 8, 16, 16, 1\)"):
+    with fails_with(WrongVolumes):
         Epoch(job).add(batch[:, :8])
     Epoch(job).add(batch.reshape(2, 1, SIZE, SIZE, SIZE))  # channels first is the same memory
 
@@ -92,9 +93,9 @@ def test_a_reader_that_drops_a_volume_is_never_timed(job, monkeypatch):
 
     monkeypatch.setattr(worker.readers, "make", lambda name, job: Dropping())
     asked = worker._Worker("h5py", job)
-    with pytest.raises(WrongVolumes, match="5 volumes came"):
+    with fails_with(WrongVolumes):
         asked.open()
-    with pytest.raises(WrongVolumes, match="5 volumes came"):
+    with fails_with(WrongVolumes):
         asked.epoch()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from shard_sets import CLASSES, SHAPE, flip_byte, make_shard_set, map_of, volume_of
+from wording import fails_with
 
 from trainer.data.shards.index import FORMAT_VERSION
 from trainer.data.shards.shards import ShardSet
@@ -41,7 +42,7 @@ def test_damage_in_sets_of_old_is_seen(tmp_path, version):
     shutil.copytree(OLD / f"version-{version}", folder)
     volume = ShardSet.open(folder).volumes[1]
     flip_byte(folder / volume.shard, volume.offset + volume.nbytes // 2)
-    with pytest.raises(ShardError, match=r"volume 1 .* checksum"):
+    with fails_with(ShardError):
         ShardSet.open(folder).read(1)
 
 

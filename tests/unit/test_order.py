@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from wording import fails_with
 
 from trainer.data.loading.order import micro_batch_positions, order, steps_per_epoch, weights
 from trainer.errors import ConfigError
@@ -86,7 +87,7 @@ def test_a_step_past_the_epoch_is_refused():
 
 
 def test_a_batch_that_cannot_be_cut_is_refused():
-    with pytest.raises(ConfigError, match="cannot be shared evenly by 4 rank"):
+    with fails_with(ConfigError):
         micro_batch_positions(6, 0, 4, 1, 0)
     with pytest.raises(ValueError, match="no rank 2"):
         micro_batch_positions(6, 2, 2, 1, 0)

@@ -8,6 +8,7 @@ import nibabel
 import numpy as np
 import pytest
 from made_images import AXIS_CODES, affine, head, nifti
+from wording import fails_with
 
 from trainer.data.images import quality, reading
 from trainer.data.images.findings import ImageFault
@@ -144,11 +145,11 @@ def test_trailing_axes_of_length_one_are_dropped(tmp_path):
 
 def test_a_four_dimensional_image_needs_a_choice_of_volume(tmp_path):
     path = nifti(tmp_path / "a.nii.gz", data=np.stack([head(seed=0), head(seed=1)], axis=-1))
-    with pytest.raises(ImageFault, match="holds 2 volumes") as caught:
+    with fails_with(ImageFault) as caught:
         reading.read(path)
     assert "--volume N" in caught.value.cure
     np.testing.assert_array_equal(reading.read(path, volume=1).data, head(seed=1))
-    with pytest.raises(ImageFault, match="has no volume 2"):
+    with fails_with(ImageFault):
         reading.read(path, volume=2)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from stand_in_cluster import StandInCluster
 from typer.testing import CliRunner
+from wording import fails_with
 
 from cingulum.cli import app
 from jobs import noting, rebuilding
@@ -192,7 +193,7 @@ def test_a_damaged_store_is_said_to_be_damaged_with_the_command_that_helps(clust
     submitted(cluster)
     remove(file)
     file.write_bytes(b"not a database, but long enough to be taken for one\n" * 100)
-    with pytest.raises(DamagedStoreError, match=r"jobs\.db is damaged") as error:
+    with fails_with(DamagedStoreError) as error:
         Store()
     assert "cingulum jobs --rebuild" in str(error.value.cure)
     ran = CliRunner().invoke(app, ["jobs", "--all", "--rebuild", "--json"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from wording import fails_with
 
 from trainer import config
 from trainer.errors import ConfigError
@@ -51,7 +52,7 @@ def test_it_goes_with_shares_that_are_measured(by):
     ],
 )
 def test_it_is_refused_by_name_where_nothing_is_measured(given, said):
-    with pytest.raises(ConfigError, match=r"train\.strategy") as refused:
+    with fails_with(ConfigError) as refused:
         config.parse(HEAD, [*FILTERS, *given])
     assert said in str(refused.value)
 

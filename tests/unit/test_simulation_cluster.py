@@ -12,6 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from planned_networks import small
+from wording import fails_with
 
 from trainer.errors import InputError
 from trainer.planning import communication
@@ -86,7 +87,7 @@ def test_five_clusters_at_least_are_shipped_and_every_figure_has_its_source():
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_used_is_refused_with_file_and_key(changes, said):
-    with pytest.raises(InputError, match=r"mine\.yaml: ") as caught:
+    with fails_with(InputError) as caught:
         changed(**changes)
     assert said in str(caught.value) and "docs/how-to/simulate.md" in caught.value.cure
 
@@ -109,18 +110,18 @@ def test_one_wrong_figure_of_hosts_is_one_error(changes, said):
 
 def test_levels_contain_each_other():
     level = yaml.safe_load(ALL["dgx-a100"].read_text())["network"]["levels"][0]
-    with pytest.raises(InputError, match="groups of 30 hosts are not made of groups of 20"):
+    with fails_with(InputError):
         changed(network__levels=[level, {**level, "hosts": 30}])
 
 
 def test_an_unknown_name_a_missing_file_and_a_file_without_keys_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"no cluster 'dgx-a10'\. Did you mean 'dgx-a100'"):
+    with fails_with(InputError):
         cluster.load("dgx-a10")
-    with pytest.raises(InputError, match="no such file"):
+    with fails_with(InputError):
         cluster.load(str(tmp_path / "no.yaml"))
-    with pytest.raises(InputError, match="holds no keys"):
+    with fails_with(InputError):
         cluster.parse("- 1", Path("mine.yaml"))
-    with pytest.raises(InputError, match="8 devices, fewer than 9 ranks"):
+    with fails_with(InputError):
         ClusterFabric(changed(hosts__0__count=1), 9)
 
 
@@ -236,7 +237,7 @@ def test_a_measured_profile_is_scaled_by_flops_and_by_bandwidth():
         devices.scaled(measured, fabric).operation("conv").forward_s[1]
         == measured.operation("conv").forward_s[0]
     )
-    with pytest.raises(InputError, match="no device 'v100'"):
+    with fails_with(InputError):
         devices.scaled(measured, fabric, measured_on="v100")
     assert found.handling is None
     handling = ProfiledHandling(message_s=(1e-4, 9.0), byte_s=(1e-9, 9.0))

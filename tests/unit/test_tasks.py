@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+from wording import fails_with
 
 from trainer import config as configuration
 from trainer import tasks
@@ -76,15 +77,15 @@ def test_labels_that_are_numbers_can_be_learned_and_others_are_named():
     numbers = tuple(SimpleNamespace(subject=f"s{k}", label=str(k / 2), age=None) for k in range(4))
     task = task_of("{name: regression, target: label}", volumes=numbers, label_name="mmse")
     assert task.targets((0, 3)).tolist() == [0.0, 1.5] and task.target == "mmse"
-    with pytest.raises(CohortError, match=r"diagnosis of subject sub-0 is 'AD', not a number"):
+    with fails_with(CohortError):
         task_of("{name: regression, target: label}")
-    with pytest.raises(CohortError, match=r"no volume has age"):
+    with fails_with(CohortError):
         task_of("{name: regression}", volumes=numbers)
 
 
 def test_segmentation_needs_label_maps():
     assert task_of("{name: segmentation}").classes == ("background", "grey")
-    with pytest.raises(CohortError, match=r"no label maps.*\n.*--maps"):
+    with fails_with(CohortError):
         task_of("{name: segmentation}", maps=())
 
 
@@ -229,7 +230,7 @@ def sides_task(augment, task="{}", **changes):
 def test_where_nobody_says_so_volumes_are_mirrored_only_if_no_label_speaks_of_a_side():
     assert configuration.parse("name: a\ndata: {shards: s}").data.augment.flip
     assert sides_task("").outputs == 2
-    with pytest.raises(ConfigError, match=r"'TLE-left' seems to name a side.*\n.*flip=false") as caught:
+    with fails_with(ConfigError) as caught:
         sides_task("", **OF_SIDES)
     assert caught.value.exit_code == 2
     for said in ("flip: false", "flip: true", "shift: 1", ""):
@@ -247,5 +248,5 @@ def test_where_nobody_says_so_volumes_are_mirrored_only_if_no_label_speaks_of_a_
 )
 def test_sides_are_looked_for_in_what_is_learned(task, changes, refused):
     numbers = tuple(SimpleNamespace(subject=f"s{k}", label=str(k), age=60.0 + k) for k in range(4))
-    with pytest.raises(ConfigError, match="to name a side") if refused else contextlib.nullcontext():
+    with fails_with(ConfigError) if refused else contextlib.nullcontext():
         sides_task("", task, volumes=numbers, **changes)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import telemetry_lines
+from wording import fails_with
 
 from trainer.errors import RunError
 from trainer.telemetry import json_lines, records, trace
@@ -61,7 +62,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, line: str) -> None:
     path = records.rank_file(tmp_path, 0)
     path.parent.mkdir()
     path.write_text(f"{line}\n")
-    with pytest.raises(RunError, match=r"rank-00000.jsonl: is damaged"):
+    with fails_with(RunError):
         records.read(tmp_path)
 
 

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 from shard_sets import make_shard_set
+from wording import fails_with
 
 from trainer import models, transfer
 from trainer.config import OptimizerConfig, TransferConfig
@@ -44,12 +45,12 @@ def test_layers_of_the_same_name_and_shape_are_taken(tmp_path):
 
 def test_a_network_that_shares_nothing_is_refused(tmp_path):
     other = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-    with pytest.raises(RunError, match="no layer has the name and the shape"):
+    with fails_with(RunError):
         transfer.start(network(), saved(other, tmp_path))
     (tmp_path / "broken.keras").write_text("no model")
-    with pytest.raises(RunError, match="cannot be opened as a Keras model"):
+    with fails_with(RunError):
         transfer.start(network(), tmp_path / "broken.keras")
-    with pytest.raises(RunError, match="there is no such"):
+    with fails_with(RunError):
         transfer.start(network(), tmp_path / "nowhere")
 
 
@@ -67,11 +68,9 @@ def test_frozen_layers_stay_as_they_are_moving_statistics_too():
 
 
 def test_a_pattern_that_fits_nothing_is_an_error_with_a_suggestion():
-    with pytest.raises(
-        ConfigError, match=r"freeze: no layer is named 'hed_logits'. Did you mean 'head_logits'"
-    ):
+    with fails_with(ConfigError):
         transfer.freeze(network(), TransferConfig(freeze=("hed_logits",)))
-    with pytest.raises(ConfigError, match="leaves nothing to train"):
+    with fails_with(ConfigError):
         transfer.freeze(network(), TransferConfig(freeze=("*",)))
 
 

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from wording import fails_with
 
 from trainer.errors import ConfigError, InputError
 from trainer.ranks import world as worlds
@@ -131,7 +132,7 @@ VOLUMES = np.arange(4 * 6 * 2).reshape(4, 6, 2)
     ids=["label maps", "volumes", "batches", "fixed batches", "unknown shapes"],
 )
 def test_a_dataset_that_may_be_of_samples_or_of_batches_is_refused(dataset: tf.data.Dataset) -> None:
-    with pytest.raises(InputError, match="may be samples or batches") as refused:
+    with fails_with(InputError) as refused:
         user_data.shard(dataset)
     assert "batched=False) before .batch" in str(refused.value)
 
@@ -155,14 +156,14 @@ def test_said_to_be_batches_each_is_split() -> None:
 )
 def test_certain_samples_need_no_word_and_cannot_be_called_batches(dataset: tf.data.Dataset) -> None:
     assert len(list(user_data.shard(dataset))) == 2
-    with pytest.raises(InputError, match="are no batches"):
+    with fails_with(InputError):
         user_data.shard(dataset, batched=True)
 
 
 def test_too_few_elements_and_a_word_about_batches_of_arrays_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"1 element.* too few for 2 ranks"):
+    with fails_with(ConfigError):
         user_data.shard(slices(Y[:1]))
-    with pytest.raises(InputError, match=r"batched is for a tf\.data\.Dataset"):
+    with fails_with(InputError):
         user_data.shard(X, batched=True)
 
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from wording import fails_with
 
 from jobs import sites
 from trainer import config
@@ -86,18 +87,18 @@ def test_site_profiles_and_changes_on_the_command_line_are_read_within_the_same_
         path.write_text(text)
         with pytest.raises(JobError, match=said):
             sites.load(str(path))
-    with pytest.raises(ConfigError, match=r"command line: model\.options=\[\[.*32 deep"):
+    with fails_with(ConfigError):
         config.parse(HEAD, ["model.options=" + "[" * 5000])
-    with pytest.raises(ConfigError, match="at most 32 parts"):
+    with fails_with(ConfigError):
         config.parse(HEAD, ["model.options" + ".a" * 5000 + "=1"])
-    with pytest.raises(ConfigError, match="'a' is there twice"):
+    with fails_with(ConfigError):
         config.parse(HEAD, ["model.options={a: 1, a: 2}"])
 
 
 def test_the_configuration_of_a_run_folder_is_read_within_bounds(tmp_path):
     folder = RunFolder(tmp_path)
     folder.config.write_text(BAD["brackets"][0])
-    with pytest.raises(RunError, match=r"its configuration cannot be used: .*32 deep"):
+    with fails_with(RunError):
         load_config(folder)
     assert "config.yaml is damaged." in story.read(tmp_path).notes
 
@@ -142,7 +143,7 @@ def test_what_people_write_is_read_as_before(tmp_path):
     text = """
     base: &base {probability: 0.5}
     """
-    with pytest.raises(ConfigError, match="unknown key 'base'"):
+    with fails_with(ConfigError):
         config.parse(HEAD + text.replace("    ", ""))
     aliased = HEAD.replace("shards: s", "shards: s, augment: {blur: &b {probability: 0.5}, gamma: *b}")
     made = config.parse(aliased, ["data.augment.blur.probability=0.1"]).data.augment

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from shard_sets import SHAPE, flip_byte, make_mapped_set, make_shard_set, volume_of
+from wording import fails_with
 
 from trainer import config
 from trainer.data.loading import memory
@@ -252,13 +253,13 @@ def test_less_than_a_volume_is_refused(tmp_path):
     options = ("data.cache=memory", f"data.cache_bytes={each - 1} B")
     with cached(shards, *options):
         pass
-    with pytest.raises(Agreed, match="is less than a volume for each"), cached(shards, *options, dense=True):
+    with fails_with(Agreed), cached(shards, *options, dense=True):
         pass
 
 
 @pytest.mark.parametrize("text", ["4", "4 GB", "lots"])
 def test_a_budget_without_a_unit_is_refused(shards, text):
-    with pytest.raises(ConfigError, match=r"cache_bytes.*: write a size with its unit"):
+    with fails_with(ConfigError):
         run_config(shards.path, f"data.cache_bytes='{text}'")
 
 

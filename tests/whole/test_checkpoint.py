@@ -12,6 +12,8 @@ import pytest
 
 keras = pytest.importorskip("keras")
 
+from wording import fails_with  # noqa: E402
+
 from trainer.errors import RunError  # noqa: E402
 from trainer.run_folder import checkpoint, checkpoint_checks  # noqa: E402
 from trainer.run_folder.checkpoint import Cursor  # noqa: E402
@@ -157,12 +159,12 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
 def test_another_network_or_optimizer_is_refused(tmp_path):
     model, optimizer = trained()
     path = checkpoint.save(tmp_path, Cursor(step=1, steps_per_epoch=1), model, optimizer)
-    with pytest.raises(RunError, match="another network"):
+    with fails_with(RunError):
         checkpoint.restore(path, *trained(units=5))
-    with pytest.raises(RunError, match=r"velocity_hat of .*dense.*/kernel is missing"):
+    with fails_with(RunError):
         checkpoint.restore(path, *trained(amsgrad=True))
     path = checkpoint.save(tmp_path, Cursor(step=2, steps_per_epoch=1), *trained(amsgrad=True))
-    with pytest.raises(RunError, match=r"this one has no velocity_hat of .*dense.*/kernel"):
+    with fails_with(RunError):
         checkpoint.restore(path, *trained())
 
 

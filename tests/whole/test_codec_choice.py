@@ -11,6 +11,7 @@ import typer
 from made_images import bids, image_of
 from shard_sets import volume_of
 from typer.testing import CliRunner
+from wording import fails_with
 
 from cingulum.commands.import_ import import_images
 from cingulum.commands.inspect_ import inspect_shards
@@ -105,7 +106,7 @@ def test_measuring_the_disk_leaves_nothing_behind(tmp_path):
 
 
 def test_a_disk_that_cannot_be_written_is_named_with_a_way_out(tmp_path):
-    with pytest.raises(ShardError, match="speed of its disk cannot be measured") as error:
+    with fails_with(ShardError) as error:
         disk_speed(tmp_path / "nowhere")
     assert "--codec blosc-lz4" in error.value.cure
 
@@ -115,7 +116,7 @@ def test_a_full_disk_is_said_to_be_full(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(codec_choice.os, "fsync", full)
-    with pytest.raises(CingulumError, match=r"the disk is full\. Measuring its speed takes 2 MiB") as error:
+    with fails_with(CingulumError) as error:
         disk_speed(tmp_path, 2 << 20)
     assert error.value.exit_code == 1
     assert list(tmp_path.iterdir()) == []
@@ -162,7 +163,7 @@ def test_a_stopped_import_goes_on_with_the_codec_that_it_chose(
 
 def test_a_set_whose_codec_was_named_is_another_request(cohort, tmp_path, fast_disk):
     run(request(cohort, tmp_path / "set", codec="gzip"))
-    with pytest.raises(ShardError, match=r"codec 'gzip' .now 'auto'"):
+    with fails_with(ShardError):
         run(request(cohort, tmp_path / "set"))
 
 
@@ -170,7 +171,7 @@ def test_without_a_usable_image_nothing_can_be_chosen(tmp_path, fast_disk):
     root = bids(tmp_path / "b", 2)
     for number in (0, 1):
         image_of(root, number).write_bytes(b"")
-    with pytest.raises(CohortError, match="none of its first 32 images") as error:
+    with fails_with(CohortError) as error:
         run(request(root, tmp_path / "set"))
     assert "--dry-run" in error.value.cure
     assert not (tmp_path / "set").exists()

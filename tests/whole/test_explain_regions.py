@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from wording import fails_with
 
 from trainer.data.images.preprocess import Recipe, prepare
 from trainer.data.phantom import bids, image, people, template
@@ -73,20 +74,20 @@ def test_the_truth_lies_on_the_stored_volume_as_the_brain_does(cohort: Path) -> 
 
 
 def test_a_folder_that_knows_nothing_of_changes_is_refused(cohort: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="not a phantom cohort"):
+    with fails_with(InputError):
         regions.check_cohort(tmp_path)
     description = (cohort / "dataset_description.json").read_text()
     (tmp_path / "dataset_description.json").write_text(description)
-    with pytest.raises(InputError, match="older cingulum"):
+    with fails_with(InputError):
         regions.check_cohort(tmp_path)
     regions.check_cohort(cohort)
     for unknown in ("sub-0099/anat/sub-0099_T1w.nii.gz", "scan.nii.gz"):
-        with pytest.raises(InputError, match="has no subject"):
+        with fails_with(InputError):
             regions.truth(cohort, unknown, (20, 20, 20), np.eye(4))
 
 
 def test_a_cohort_without_a_gap_changes_nothing_and_says_so(tmp_path: Path) -> None:
     make_cohort(tmp_path / "none", 1, 16, gap=0.0, workers=1, groups=("AD",))
-    with pytest.raises(InputError, match="moved nothing"):
+    with fails_with(InputError):
         regions.truth(tmp_path / "none", "sub-0001_T1w.nii.gz", (16, 16, 16), template.affine_of(16))
     assert (tmp_path / "none" / bids.displacement_file("sub-0001")).is_file()

@@ -21,6 +21,7 @@ import pytest
 import typer
 from made_images import MIRRORED, affine, bids, head, image_of, nifti, written
 from typer.testing import CliRunner
+from wording import fails_with
 
 from cingulum.commands.import_ import import_images
 from trainer.data.shards.shards import ShardSet
@@ -197,7 +198,7 @@ def test_transforms_that_contradict_each_other_are_told_everywhere_and_chosen_by
 def test_another_transform_is_another_import(tmp_path):
     root = contradicting(tmp_path / "b")
     assert invoke(root, tmp_path / "set", "--size=16", "--workers=1").exit_code == 0
-    with pytest.raises(ShardError, match="xform None \\(now 'qform'\\)"):
+    with fails_with(ShardError):
         invoke(root, tmp_path / "set", "--size=16", "--workers=1", "--xform=qform", catch_exceptions=False)
     again = invoke(root, tmp_path / "set", "--size=16", "--workers=1", "--xform=qform", "--overwrite")
     assert again.exit_code == 0

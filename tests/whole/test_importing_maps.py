@@ -28,6 +28,7 @@ from made_images import (
 )
 from PIL import Image
 from test_importing import Halt, _halt_after, files, request
+from wording import fails_with
 
 from cingulum import cli
 from trainer.data.images import label_maps
@@ -132,9 +133,9 @@ def test_the_mark_of_a_shard_follows_the_bytes_of_maps():
 
 
 def test_other_maps_on_a_whole_set_are_an_error(cohort, whole):
-    with pytest.raises(ShardError, match="other parameters: maps"):
+    with fails_with(ShardError):
         run(request(cohort, whole, maps="dseg", map_labels="2=left,3=block,41=Right"))
-    with pytest.raises(ShardError, match="other parameters: maps"):
+    with fails_with(ShardError):
         run(request(cohort, whole))
     assert run(request(cohort, whole, maps="dseg")).already_done
 
@@ -148,7 +149,7 @@ def test_with_maps_nothing_needs_a_label(tmp_path):
     assert "no-participant" not in (tmp_path / "set" / "qc.csv").read_text()
     shards = ShardSet.open(tmp_path / "set")
     assert (shards.labels, len(shards)) == ((), 3)
-    with pytest.raises(CohortError, match=r"has no participants.tsv"):
+    with fails_with(CohortError):
         run(request(root, tmp_path / "other"))
 
 
@@ -156,7 +157,7 @@ def test_with_maps_one_class_will_do_but_classes_asked_for_still_count(tmp_path)
     root = bids(tmp_path / "b", 3, labels=("NC",))
     add_dseg(root, 3)
     assert run(request(root, tmp_path / "set", maps="dseg")).classes == {"NC": 3}
-    with pytest.raises(CohortError, match="no image has the class 'AD'"):
+    with fails_with(CohortError):
         run(request(root, tmp_path / "other", maps="dseg", classes=("AD", "NC")))
 
 
@@ -186,7 +187,7 @@ def test_without_names_the_error_says_which_labels_the_first_map_has(tmp_path):
     root = bids(tmp_path / "b", 2)
     add_dseg(root, 2)
     (root / "derivatives" / "seg" / "dseg.tsv").unlink()
-    with pytest.raises(CohortError, match="the labels of its maps have no names") as caught:
+    with fails_with(CohortError) as caught:
         run(request(root, tmp_path / "set", maps="dseg"))
     assert "--map-labels 2,3,41 " in caught.value.cure
     assert "dseg.tsv" in caught.value.cure
@@ -233,7 +234,7 @@ def test_maps_in_several_folders_are_an_error_that_names_them(tmp_path):
     add_dseg(root, 2)
     for number in range(2):
         nifti(dseg_of(root, number, "other"), data=labels(number))
-    with pytest.raises(CohortError, match="in several folders: derivatives/other, derivatives/seg") as caught:
+    with fails_with(CohortError) as caught:
         run(request(root, tmp_path / "set", maps="dseg"))
     assert caught.value.cure == "Choose one: --maps dseg:seg"
     run(request(root, tmp_path / "set", maps="dseg:seg"))
@@ -305,13 +306,13 @@ def test_maps_that_cannot_be_had_are_an_error_with_a_cure(cohort, tmp_path, case
 def test_a_folder_of_images_and_a_table_of_probabilities_are_refused(tmp_path):
     for number, label in enumerate(("AD", "NC")):
         nifti(tmp_path / "images" / label / f"{number}.nii", seed=number)
-    with pytest.raises(CohortError, match="unknown which files belong together") as caught:
+    with fails_with(CohortError) as caught:
         run(request(tmp_path / "images", tmp_path / "set", maps="dseg"))
     assert "table" in caught.value.cure
     table = _table(tmp_path, ["images/AD/0.nii,AD,a.nii"])
-    with pytest.raises(CohortError, match="one map of label numbers") as caught:
+    with fails_with(CohortError) as caught:
         run(request(table, tmp_path / "set", maps="probseg"))
-    with pytest.raises(CohortError, match="no column 'map'"):
+    with fails_with(CohortError):
         run(request(_table(tmp_path, ["a,b"], "image,diagnosis"), tmp_path / "set", maps="dseg"))
 
 
@@ -347,7 +348,7 @@ def test_a_bad_map_fails_the_import_by_name_or_leaves_out_its_image(tmp_path, ca
     root, target = bids(tmp_path / "b", 4), tmp_path / "set"
     add_dseg(root, 4)
     spoil(root)
-    with pytest.raises(CohortError, match="1 of 4 images cannot be used") as caught:
+    with fails_with(CohortError) as caught:
         run(request(root, target, maps="dseg"))
     assert "sub-01/anat/sub-01_T1w.nii.gz: " in caught.value.message
     assert message in caught.value.message

@@ -9,6 +9,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from wording import fails_with
 
 from trainer import models
 from trainer.errors import ModelError
@@ -193,11 +194,11 @@ class TestOnesOwnNetwork:
     def test_may_give_an_output_for_each_voxel(self, own):
         model = models.build("own_networks:voxelwise", (8, 6, 4, 1), 3, dense=True)
         assert model.output_shape == (None, 8, 6, 4, 3)
-        with pytest.raises(ModelError, match="wanted, one logit per class and voxel"):
+        with fails_with(ModelError):
             models.build("own_networks:build", (8, 6, 4, 1), 3, dense=True)
 
     def test_without_a_width_says_so(self, own):
-        with pytest.raises(ModelError, match="no option 'width'"):
+        with fails_with(ModelError):
             models.build("own_networks:build", (8, 8, 8, 1), 2, width=8)
 
     @pytest.mark.parametrize("place", ["broken_network", "broken_network.py"])
@@ -250,7 +251,7 @@ class TestOnesOwnNetwork:
         assert "mine" in models.names()
         assert models.describe("mine").summary == "My network."
         assert models.build("mine", (16, 16, 16, 1), 2).output_shape == (None, 2)
-        with pytest.raises(ModelError, match="two networks"):
+        with fails_with(ModelError):
             models.register("mine")(lambda input_shape, classes: None)
 
 
@@ -293,7 +294,7 @@ class TestRegisteredNetwork:
             return models.build("tiny", input_shape, classes, width=width)
 
         assert models.build("demanding", (40, 40, 40, 1), 2).output_shape == (None, 2)
-        with pytest.raises(ModelError, match=r"at least 40.*\n.*--size 40"):
+        with fails_with(ModelError):
             models.build("demanding", (40, 39, 40, 1), 2)
 
     def test_of_images_takes_them_as_slices_too(self):
@@ -305,9 +306,9 @@ class TestRegisteredNetwork:
 
         for shape in [(16, 20, 3), (1, 16, 20, 3)]:
             assert models.build("flat", shape, 2).input_shape == (None, *shape)
-        with pytest.raises(ModelError, match="volumes have 16 slices"):
+        with fails_with(ModelError):
             models.build("flat", (16, 16, 16, 3), 2)
-        with pytest.raises(ModelError, match="16x15 voxels are too small"):
+        with fails_with(ModelError):
             models.build("flat", (1, 16, 15, 3), 2)
 
 
@@ -333,7 +334,7 @@ class TestSynchronousBatchNormalisation:
         hidden = "    x = keras.Sequential([keras.layers.BatchNormalization()])(x)\n"
         code = OWN.replace('    x = keras.layers.BatchNormalization(name="own_norm")(x)\n', hidden)
         (own / "hidden_norm.py").write_text(code)
-        with pytest.raises(ModelError, match="inside another layer"):
+        with fails_with(ModelError):
             models.build("hidden_norm.py:build", (8, 8, 8, 1), 2, sync_batch_norm=True)
 
     def test_leaves_a_network_without_batch_normalisation_alone(self):

@@ -10,6 +10,7 @@ import pytest
 keras = pytest.importorskip("keras")
 
 from test_checkpoint import state, trained  # noqa: E402
+from wording import fails_with  # noqa: E402
 
 from trainer.errors import RunError  # noqa: E402
 from trainer.run_folder import checkpoint, checkpoint_checks, optimizer_state  # noqa: E402
@@ -53,7 +54,7 @@ def test_a_checkpoint_of_format_1_is_read_bit_for_bit():
 
 def test_a_checkpoint_of_format_1_is_refused_for_another_optimizer():
     found = checkpoint.find(OLD)
-    with pytest.raises(RunError, match="another optimizer"):
+    with fails_with(RunError):
         checkpoint.restore(found.path, *trained(amsgrad=True))
 
 

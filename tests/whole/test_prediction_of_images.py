@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from made_images import MIRRORED, affine, head, nifti, written
 from saved_runs import SIZE, SPACING, classifier, everywhere, regressor, save_run, threshold_segmenter
+from wording import fails_with
 
 from cingulum import cli
 from trainer import models
@@ -392,10 +393,10 @@ def test_a_person_is_found_by_image_by_session_and_by_folder(tmp_path):
     table.write_text("image,age\n8/T1.nii.gz,61\n")
     assert People.read(table).about(requests([str(plain)], ())[0])["age"] == 61.0
     table.write_text("participant_id,age\n7,70\n7,72\n")
-    with pytest.raises(CohortError, match="several rows"):
+    with fails_with(CohortError):
         People.read(table).about(requests([str(first)], ())[0])
     table.write_text("name,age\n7,70\n")
-    with pytest.raises(CohortError, match="participant"):
+    with fails_with(CohortError):
         People.read(table)
 
 
@@ -411,16 +412,16 @@ def test_a_person_is_found_by_prefix_and_number_and_never_by_another_session(tmp
     table.write_text("participant_id,session,age\n2,M48,50\n7.0,M00,70\n7.0,M48,74\n")
     assert about(path)["age"] == 74.0
     table.write_text("participant_id,session,age\n7,M00,70\n")
-    with pytest.raises(CohortError, match="its subject has the sessions M00"):
+    with fails_with(CohortError):
         about(path)
     table.write_text("participant_id,age\nS7,70\nS8,71\n")
-    with pytest.raises(CohortError, match="its subject is sub-007, and the ids are S7, S8"):
+    with fails_with(CohortError):
         about(path)
     table.write_text("participant_id,age\n7,89+\n")
-    with pytest.raises(CohortError, match=r"its age '89\+'"):
+    with fails_with(CohortError):
         about(path)
     table.write_text("participant_id,age\n7,70\n8,71\n")
-    with pytest.raises(CohortError, match="is of sub-007 by its name, and of sub-8 by its folder"):
+    with fails_with(CohortError):
         about(nifti(tmp_path / "sub-8" / "sub-007_T1w.nii.gz"))
 
 
@@ -430,7 +431,7 @@ def test_the_contrasts_of_a_subject_are_joined_by_commas(tmp_path, scans):
 
     (one,) = requests([f"{scans[0]},{scans[1]}"], ("T1w", "T2w"))
     assert one.paths == tuple(scans[:2])
-    with pytest.raises(ImageError, match="1 image\\(s\\) of 2 contrasts, T1w, T2w"):
+    with fails_with(ImageError):
         requests([str(scans[0])], ("T1w", "T2w"))
     comma = nifti(tmp_path / "a,b.nii")
     assert requests([str(comma)], ())[0].paths == (comma,)

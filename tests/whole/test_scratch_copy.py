@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from shard_sets import flip_byte, make_mapped_set, make_shard_set, volume_of
+from wording import fails_with
 
 from trainer.data.loading import scratch_copy
 from trainer.data.loading.node_scratch import Place
@@ -169,7 +170,7 @@ def test_a_copy_of_a_killed_process_is_recognised_and_gone_on_with(shards, scrat
         "shard-00000.h5",
         "shard-00001.h5",
     ]
-    with pytest.raises(ShardError, match="is incomplete"):
+    with fails_with(ShardError):
         ShardSet.open(copy.folder)
     copy.make()
     assert copy.bytes_copied == sum(shard.nbytes for shard in shards.index.shards[2:])
@@ -235,7 +236,7 @@ def test_a_copy_that_is_damaged_later_names_its_file_and_the_cure(shards, scratc
 def test_a_copy_with_a_damaged_index_names_the_cure(shards, scratch):
     copy = made(shards, scratch)
     flip_byte(copy.folder / "index.json", 0)
-    with pytest.raises(ShardError, match=r"index\.json.*not JSON") as error:
+    with fails_with(ShardError) as error:
         copy.open()
     assert "cingulum scratch --clean" in error.value.cure
 
@@ -254,7 +255,7 @@ def full(scratch, monkeypatch) -> Iterator[Path]:
 
 def test_too_little_space_is_told_before_anything_is_copied(shards, full):
     copy = copy_of(shards, full)
-    with pytest.raises(ScratchError, match=r"too small .* KiB are needed; 8\.0 KiB are free here") as error:
+    with fails_with(ScratchError) as error:
         copy.make()
     assert error.value.message.startswith(f"{full}: ")
     assert "cingulum scratch --clean" in error.value.cure and "data.cache=none" in error.value.cure
@@ -264,7 +265,7 @@ def test_too_little_space_is_told_before_anything_is_copied(shards, full):
 
 def test_a_disk_that_fills_while_we_copy_is_told_and_left_as_it_was(shards, scratch):
     copy = copy_of(shards, scratch)
-    with no_file_larger_than(1000), pytest.raises(ScratchError, match=r"too small .*while copying"):
+    with no_file_larger_than(1000), fails_with(ScratchError):
         copy.make()
     assert left_in(scratch) == []
     copy_of(shards, scratch).make()
@@ -318,7 +319,7 @@ def test_a_link_in_place_of_the_copy_is_refused(shards, scratch, tmp_path):
     Place.find(scratch).open()
     (tmp_path / "elsewhere").mkdir()
     copy.folder.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ScratchError, match="is a link"):
+    with fails_with(ScratchError):
         copy.make()
     assert list((tmp_path / "elsewhere").iterdir()) == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
+from wording import fails_with
 
 from trainer.config import ServerConfig
 from trainer.errors import ConfigError
@@ -123,7 +124,7 @@ def test_an_optimizer_whose_state_cannot_be_divided_is_refused():
     optimizer = keras.optimizers.Adafactor(0.1)
     whole = variables(values())
     optimizer.build(whole)
-    with pytest.raises(ConfigError, match="Adafactor keeps state"):
+    with fails_with(ConfigError):
         slots.of_built(optimizer, whole, whole=True)
 
 
@@ -133,7 +134,7 @@ def test_averages_that_overwrite_weights_between_micro_batches_are_refused():
     )
     whole = variables(values())
     optimizer.build(whole)
-    with pytest.raises(ConfigError, match="overwritten by their average"):
+    with fails_with(ConfigError):
         describe(optimizer, whole, SERVER, workers=1)
 
 
