@@ -28,7 +28,7 @@ _DRAWN = (
     (r"\b127\.0\.0\.1:\d+", "127.0.0.1:PORT"),
     (r"[\d.]+ [KMGT]iB are free", "N GiB are free"),
     (r"\.\d+\.partial", ".N.partial"),
-    (re.escape(tempfile.gettempdir()) + r"/tmp\w{8}\b", "TMP"),
+    (re.escape(tempfile.gettempdir() + os.sep) + r"tmp\w{8}\b", "TMP"),
     (r"\b(dense|functional|sequential|batch_normalization)(_\d+)?\b", r"\1_N"),  # Keras counts its layers
 )
 # By test, what the errors said that it met so far.
