@@ -34,10 +34,13 @@ def run(paths: Sequence[str], options: Sequence[str]) -> int:
     folder = "/".join(Path(paths[0]).parts[:2])
     cache = NOTES / folder.replace("/", "-")
     began = time.monotonic()
+    print(f"== {folder}", flush=True)
     code = _pytest(cache, *paths, *options, "--cache-clear")
     failed = _failed(cache)
     still_failing = failed
     if code == SOME_FAILED:
+        more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+        print(f"== {folder}: once more, alone: {failed[0] if failed else '?'}{more}", flush=True)
         code = _pytest(cache, *paths, "--last-failed", "--last-failed-no-failures", "none")
         still_failing = _failed(cache)
     note = {
@@ -48,6 +51,8 @@ def run(paths: Sequence[str], options: Sequence[str]) -> int:
         "still_failing": still_failing,
     }
     cache.with_suffix(".json").write_text(json.dumps(note, indent=1))
+    ended = "passed" if code == 0 else f"exit code {code}, first {still_failing[0] if still_failing else '?'}"
+    print(f"== {folder}: {ended}, {note['seconds']} s", flush=True)
     return code
 
 

@@ -28,8 +28,9 @@ def test_a_test_process_that_died_ends_the_gate_and_is_no_failure_to_try_again(
     for name, text in FILES.items():
         if dies or name != "test_b_dies.py":
             (tmp_path / name).write_text(text)
-    for name in ("conftest.py", "gate.yaml"):
-        (tmp_path / name).write_bytes((ROOT / "tests" / name).read_bytes())
+    (tmp_path / "tests" / "helpers").mkdir(parents=True)
+    for name, place in (("conftest.py", "."), ("gate.yaml", "."), ("helpers/wording.py", "tests")):
+        (tmp_path / place / name).write_bytes((ROOT / "tests" / name).read_bytes())
     (tmp_path / "setup.cfg").write_bytes((ROOT / "setup.cfg").read_bytes())
 
     done = subprocess.run(
