@@ -197,10 +197,11 @@ class Environment:
         try:
             if self.lacks("packages"):
                 self.install("other packages", requirements())
-                self.compile_bytecode()
+                self.compile_bytecode(self.venv / "lib")
                 self.has("packages")
             if self.lacks("cingulum"):
                 self.install("cingulum", ["-e", str(ROOT)], "--no-deps", "--no-build-isolation")
+                self.compile_bytecode(*(ROOT / name for name in ("cingulum", "trainer", "jobs")))
                 self.has("cingulum")
             if building is not None:
                 self.install_horovod(building)
@@ -212,7 +213,7 @@ class Environment:
             self.compile_exchange()
         if tools and self.lacks("tools"):
             self.install("developers' tools", ["-r", str(LOCK)])
-            self.compile_bytecode()
+            self.compile_bytecode(self.venv / "lib")
             self.has("tools")
 
     def install(self, title: str, what: list, *options: str) -> None:
@@ -236,10 +237,10 @@ class Environment:
             pip = [str(self.python), "-m", "pip", "install", "--no-compile", "--no-deps", "--force-reinstall"]
             Running([*pip, wheel], self.log).follow(stage, lambda lines: "")
 
-    def compile_bytecode(self) -> None:
-        """Compile what was installed, on all cores; pip would on one."""
+    def compile_bytecode(self, *folders: Path) -> None:
+        """Compile what was installed, on all cores; pip would on one, and some environments never write it."""
         with Stage("bytecode"):
-            command = [str(self.python), "-m", "compileall", "-qq", "-j", "0", str(self.venv / "lib")]
+            command = [str(self.python), "-m", "compileall", "-qq", "-j", "0", *map(str, folders)]
             subprocess.run(command, check=False)  # some packages hold templates that are no Python
 
     def compile_exchange(self) -> None:
