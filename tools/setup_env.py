@@ -238,7 +238,7 @@ class Environment:
             Running([*pip, wheel], self.log).follow(stage, lambda lines: "")
 
     def compile_bytecode(self, *folders: Path) -> None:
-        """Compile what was installed, on all cores; pip would on one, and some environments never write it."""
+        """Compile what was installed, on all cores; pip would on one, and where told so Python never does."""
         with Stage("bytecode"):
             command = [str(self.python), "-m", "compileall", "-qq", "-j", "0", *map(str, folders)]
             subprocess.run(command, check=False)  # some packages hold templates that are no Python
