@@ -38,9 +38,8 @@ def of(story: Story, found: Found) -> Subgroups | None:
         return None
     every = subgroups.subgroup_table([shards.volumes[row] for row in found.rows], _measure(found))
     known = {group["by"] for group in every if group["metrics"] is not None}
-    groups = [
-        group for group in every if group["by"] in known
-    ]  # where all are too few, there is nothing to say
+    # Where all of a kind are too few, there is nothing to say.
+    groups = [group for group in every if group["by"] in known]
     if not groups:
         return None
     names = _COLUMNS[story.task.name]
