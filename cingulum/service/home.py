@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,22 +85,25 @@ class Overview:
         return found.model_copy(update={"warnings": [*self._now.warnings, *self._runs.warnings]})
 
     def _home(self) -> Home:
-        parts: dict[str, list[tuple[float, Entry]]] = {"running": [], "attention": [], "ended": []}
+        # When each changed, and what makes its entry: those that are not shown are not read.
+        parts: dict[str, list[tuple[float, Callable[[], Entry]]]]
+        parts = {"running": [], "attention": [], "ended": []}
         told: set[Path] = set()
         for part, job in self._newest_jobs():
-            parts[part].append((job.changed, self._of_job(job)))
+            parts[part].append((job.changed, partial(self._of_job, job)))
             if job.spec.run is not None:
                 told.add(Path(job.spec.run).resolve())
         for run in self._runs.all():
             if run.folder.path not in told:
                 part = {"RUNNING": "running", "COMPLETED": "ended"}.get(run.state, "attention")
-                parts[part].append((run.changed, self._of_run(run)))
+                parts[part].append((run.changed, partial(self._of_run, run)))
         for identity, folder in self._runs.crossvals().items():
             if folder not in told:
                 with contextlib.suppress(CingulumError, OSError):  # not finished, or damaged
-                    parts["ended"].append(self._of_crossval(identity, folder))
+                    changed, entry = self._of_crossval(identity, folder)
+                    parts["ended"].append((changed, entry.model_copy))
         shown = {
-            name: [entry for _, entry in sorted(found, key=lambda one: one[0], reverse=True)[:MOST]]
+            name: [make() for _, make in sorted(found, key=lambda one: one[0], reverse=True)[:MOST]]
             for name, found in parts.items()
         }
         more = {name: len(found) - len(shown[name]) for name, found in parts.items()}

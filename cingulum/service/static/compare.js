@@ -1,6 +1,6 @@
 // Runs side by side: which, what is drawn and how the table is sorted are in the address, so that it can be kept and sent.
 import {chart, kindOfLine, swatch} from "./chart.js";
-import {ask, byId, figure, follow, keepFocus, kindOf, measured, named, node, warn} from "./page.js";
+import {ask, byId, digits, figure, follow, keepFocus, kindOf, named, node, warn} from "./page.js";
 
 const FIRST_METRICS = 2, MOST_TESTED = Number(document.body.dataset.mostTested);
 const BASE = "/api/v1/compare";
@@ -61,8 +61,8 @@ const cell = (title, ...inside) => node("td", {"data-title": title}, ...inside);
 // The value, and its interval below it.
 function inCell(one) {
   if (!one) return [""];
-  const [value, bounds] = measured(one).split(" (");
-  return [value, bounds ? node("span", {class: "under"}, `(${bounds}`) : null];
+  const [value, bounds] = digits(one);
+  return [value, bounds ? node("span", {class: "under"}, bounds) : null];
 }
 
 function settings(run) {

@@ -112,12 +112,14 @@ const NAMES = {auc: "AUC", pr_auc: "average precision", ece: "calibration error"
 // A figure's name for people.
 export const named = (name) => NAMES[name] || name.replaceAll("_", " ");
 
-// A figure of an evaluation with as many digits as its interval bears: two of half the interval.
-export function measured({value, interval}) {
-  if (!interval || interval[0] === interval[1]) return Math.abs(value) < 100 ? value.toPrecision(2) : String(Math.round(value));
+// A figure of an evaluation and its interval, with as many digits as that bears: two of half of it.
+export function digits({value, interval}) {
+  if (!interval || interval[0] === interval[1]) return [Math.abs(value) < 100 ? value.toPrecision(2) : String(Math.round(value)), ""];
   const places = Math.min(6, Math.max(0, 1 - Math.floor(Math.log10((interval[1] - interval[0]) / 2))));
-  return `${value.toFixed(places)} (${interval[0].toFixed(places)} to ${interval[1].toFixed(places)})`;
+  return [value.toFixed(places), `(${interval[0].toFixed(places)} to ${interval[1].toFixed(places)})`];
 }
+
+export const measured = (one) => digits(one).join(" ").trim();
 
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "";
