@@ -6,6 +6,7 @@ inside the function, so that `cingulum --help` takes a fraction of a second.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -77,10 +78,16 @@ def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
+@functools.cache
+def command_line() -> Any:
+    """Return what parses command lines: typer looks through every function for it, a tenth of a second."""
+    return typer.main.get_command(app)
+
+
 def run(arguments: list[str]) -> int:
     """Run one command line; return its exit code (0, 1, 2, 75, 76, or 130 after Ctrl-C)."""
     # Not `app(arguments)`: that takes Ctrl-C and closed pipes for itself, and says nothing of them.
-    group = typer.main.get_command(app)
+    group = command_line()
     telling.begin(arguments)
     try:
         with group.make_context("cingulum", list(arguments)) as context:

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import typer
 from pydantic_core import PydanticUndefined
 
 from jobs import fabric, sites
@@ -225,9 +224,9 @@ def site_page() -> str:
 
 def commands() -> dict[str, Any]:
     """Every command by its name, such as `bench loader`; groups stand for their commands."""
-    from cingulum.cli import app
+    from cingulum.cli import command_line
 
-    group: Any = typer.main.get_command(app)
+    group: Any = command_line()
     found: dict[str, Any] = {}
     for name, command in group.commands.items():
         within = getattr(command, "commands", None)

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import typer.main
 from starlette.testclient import TestClient
 
 from cingulum import cli
@@ -30,7 +29,7 @@ OURS = {"X-Cingulum": "1"}
 
 def checks() -> ServiceChecks:
     """What `cingulum serve` gives a service to submit with."""
-    return ServiceChecks(typer.main.get_command(cli.app))
+    return ServiceChecks(cli.command_line())
 
 
 def client_of(store: Store, *runs: Path) -> TestClient:

@@ -71,3 +71,16 @@ def launch() -> Launch:
         return run(line, {**additions, **(environment or {})}, timeout=timeout)
 
     return start
+
+
+@pytest.fixture(scope="module")
+def asked_for(request: pytest.FixtureRequest) -> Callable[..., list[str]]:
+    """`asked_for("name", ranks=3)`: once each, the names of this file's tests that are run and of 3 ranks."""
+
+    def names(parameter: str, **others: object) -> list[str]:
+        of_file = [item for item in request.session.items if item.path == request.path]
+        asked = [item.callspec.params for item in of_file if hasattr(item, "callspec")]
+        chosen = [one for one in asked if parameter in one and others.items() <= one.items()]
+        return list(dict.fromkeys(one[parameter] for one in chosen))
+
+    return names

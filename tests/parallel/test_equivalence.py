@@ -17,10 +17,15 @@ from programs.cases import CASES
 pytestmark = pytest.mark.slow
 
 RANKS = (1, 2, 3, 4)
-# `make test` has every case on three ranks, and these on all numbers of ranks.
+# `make test` has these on all numbers of ranks, and on three ranks every case but those that others contain.
 ON_ANY = ("float64", "float64_gather", "noise_float64", "global_clip_norm")
+CONTAINED = ("momentum", "accumulation", "ema", "sync_batch_norm", "noise", "bfloat16", "loss_scale")
 GATED = [
-    pytest.param(name, ranks, marks=() if ranks == 3 or name in ON_ANY else pytest.mark.deep)
+    pytest.param(
+        name,
+        ranks,
+        marks=() if name in ON_ANY or (ranks == 3 and name not in CONTAINED) else pytest.mark.deep,
+    )
     for ranks in RANKS
     for name in CASES
 ]
@@ -41,20 +46,14 @@ def plain(launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shared(
-    launch: Launch, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    launch: Launch, asked_for: Callable[..., list[str]], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[int], Path]:
     """The folder of a number of ranks, which train when they are first asked for: only what is asked for."""
-    wanted: dict[int, list[str]] = {}
-    for item in request.session.items:
-        asked = getattr(item, "callspec", None)
-        if item.path == request.path and asked is not None and asked.params.get("name") in CASES:
-            names = wanted.setdefault(asked.params.get("ranks", 0), [])
-            names.append(asked.params["name"])
 
     @functools.cache
     def folder_of(ranks: int) -> Path:
         folder = tmp_path_factory.mktemp(f"ranks_{ranks}")
-        outcome = launch(ranks, "distributed.py", folder, ",".join(wanted[ranks]))
+        outcome = launch(ranks, "distributed.py", folder, ",".join(asked_for("name", ranks=ranks)))
         assert outcome.exit_code == 0, outcome.err
         return folder
 

@@ -73,21 +73,16 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(
-    launch: Launch, plain: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    launch: Launch, asked_for: Callable[..., list[str]], plain: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[int], Path]:
     """The folder of a number of ranks, which train when they are first asked for: only what is asked for."""
-    wanted: dict[int, list[str]] = {}
-    for item in request.session.items:
-        asked = getattr(item, "callspec", None)
-        if item.path == request.path and asked is not None and "ranks" in asked.params:
-            names = wanted.setdefault(asked.params["ranks"], [])
-            names += [name for name in [asked.params["name"]] if name not in names]
 
     @functools.cache
     def folder_of(ranks: int) -> Path:
         folder = tmp_path_factory.mktemp(f"ranks_{ranks}")
-        names = ",".join(wanted[ranks])
-        train(launch, ranks, folder, plain, names, *(["0:4"] if "moved" in wanted[ranks] else []))
+        moved = asked_for("name", on=ranks)
+        names = dict.fromkeys(asked_for("name", ranks=ranks) + moved)
+        train(launch, ranks, folder, plain, ",".join(names), *(["0:4"] if moved else []))
         return folder
 
     return folder_of
@@ -144,12 +139,13 @@ def test_an_overflow_is_seen_by_all_ranks_which_skip_the_update(
         assert scales, "the scale was not halved"
 
 
+@deep  # test_placed_runs.py has it of runs
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("name, ranks", [one for one in GATED if one.values[0] == "moved"])
+@pytest.mark.parametrize("name, on", [("moved", ranks) for ranks in RANKS])
 def test_training_goes_on_from_its_checkpoint_under_other_strategies_and_on_one_rank(
-    name: str, ranks: int, plain: Path, trained: Callable[[int], Path]
+    name: str, on: int, plain: Path, trained: Callable[[int], Path]
 ) -> None:
-    compare(trained(ranks) / "moved on.npz", plain / f"{name}.npz", CASES[name].tolerance)
+    compare(trained(on) / "moved on.npz", plain / f"{name}.npz", CASES[name].tolerance)
 
 
 @deep

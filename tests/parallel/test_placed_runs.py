@@ -112,7 +112,7 @@ def told_what_it_moves_and_waits_for(folder: Path, plan: dict[str, Any]) -> None
 def test_a_stopped_run_goes_on_under_another_strategy_and_number_of_ranks(tmp_path, shards, launch, alone):
     moved = ({"name": "spatial"}, {})
     folder = train(launch, tmp_path, shards, "moved", 2, *moved, fault="stop", step=4)
-    others = ({"name": "hybrid", "micro_batches": 1}, {})
+    others = ({"name": "filters", "mode": "master"}, {})
     train(launch, tmp_path, shards, "moved", 3, *others, "--resume", fault="stop", step=8)
     train(launch, tmp_path, shards, "moved", 0, "data", {}, "--resume")
     for mine, its in zip(weights(folder), weights(alone), strict=True):

@@ -28,7 +28,7 @@ def ends_with(monkeypatch):
         app = typer.Typer()
         app.callback()(lambda: None)
         app.command(command)(fail)
-        monkeypatch.setattr(cli, "app", app)
+        monkeypatch.setattr(cli, "command_line", lambda: typer.main.get_command(app))
         return cli.run([command])
 
     return run

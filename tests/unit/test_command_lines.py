@@ -12,7 +12,7 @@ import pytest
 import typer
 from pages import FENCE, PAGES, ROOT
 
-from cingulum.cli import app
+from cingulum.cli import command_line
 from trainer import config
 
 OPERATORS = {";", "&&", "||", "|", "&", "(", ")", ">", ">>", "<", "2>", "do", "then", "else", "{", "}", "!"}
@@ -54,7 +54,7 @@ def parse(words: list[str]) -> None:
         typer.BadParameter, and others of `format_message`: the line is not understood.
         typer.Exit: it asks for help.
     """
-    command, name, rest = typer.main.get_command(app), "cingulum", list(words)
+    command, name, rest = command_line(), "cingulum", list(words)
     while hasattr(command, "resolve_command"):  # a group; typer hides the class
         context = command.make_context(name, rest)
         name, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])

@@ -8,7 +8,6 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from shard_sets import flip_byte, make_shard_set
 
 from cingulum import cli
@@ -19,7 +18,7 @@ from trainer.ranks.agreement import Agreed, agree
 
 def with_json() -> list[list[str]]:
     """A failing command line of each command that has --json: a file is missing, or an option is wrong."""
-    found, waiting = [], [([], typer.main.get_command(cli.app))]
+    found, waiting = [], [([], cli.command_line())]
     while waiting:
         words, command = waiting.pop()
         if hasattr(command, "commands"):

@@ -165,8 +165,8 @@ def test_the_search_changes_runs_of_layers_where_one_alone_would_lose():
 @pytest.mark.parametrize(
     "ranks, objective, balance",
     [
-        (3, "volume", "total"),
         (2, "volume", "layers"),
+        pytest.param(3, "volume", "total", marks=pytest.mark.deep),
         pytest.param(2, "time", "total", marks=pytest.mark.deep),
     ],
 )

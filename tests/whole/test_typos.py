@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer
 
 from cingulum import cli
 
@@ -37,7 +36,7 @@ def commands(group, names: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ..
             yield (*names, name), command
 
 
-EVERY = list(commands(typer.main.get_command(cli.app)))
+EVERY = list(commands(cli.command_line()))
 
 
 def typos(names: tuple[str, ...], command) -> Iterator[tuple[str, list[str], str]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.ndimage import binary_erosion, distance_transform_edt
+import scipy
 
 from trainer.metrics.subjects import Subjects, mean_left_out
 
@@ -69,7 +69,7 @@ def sample_statistics(
 
 def surface(mask: np.ndarray) -> np.ndarray:
     """Return the voxels of a mask with a face neighbour outside the mask or the image; bool."""
-    return mask & ~binary_erosion(mask)
+    return mask & ~scipy.ndimage.binary_erosion(mask)
 
 
 def segmentation_metrics(
@@ -149,8 +149,8 @@ def _distances(true: np.ndarray, predicted: np.ndarray, voxel_size: Sequence[flo
     """Hausdorff distance and its 95 % form, in mm, of two masks that are not empty."""
     box = _box(true | predicted)  # nothing outside it is a surface, nor between two
     one, other = surface(true[box]), surface(predicted[box])
-    there = distance_transform_edt(~other, sampling=voxel_size)[one]
-    back = distance_transform_edt(~one, sampling=voxel_size)[other]
+    there = scipy.ndimage.distance_transform_edt(~other, sampling=voxel_size)[one]
+    back = scipy.ndimage.distance_transform_edt(~one, sampling=voxel_size)[other]
     return (
         float(max(there.max(), back.max())),
         float(max(np.percentile(there, 95), np.percentile(back, 95))),

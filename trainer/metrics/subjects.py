@@ -27,6 +27,7 @@ from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
+import scipy  # its parts load when first used: ranks evaluate every epoch without them
 
 # From fewer subjects (of the smallest class, where classes are compared) nothing is said.
 LEAST = 5
@@ -124,12 +125,7 @@ class LeftOut:
         error = self.error
         if error is None:
             return None
-        if normal:
-            quantile = _NORMAL
-        else:
-            from scipy.special import stdtrit  # here: ranks evaluate every epoch without it
-
-            quantile = float(stdtrit(len(self.values) - 1, 0.975))
+        quantile = _NORMAL if normal else float(scipy.special.stdtrit(len(self.values) - 1, 0.975))
         return _within(self.value, quantile * error, scale)
 
     def interval_of_difference(self, *, normal: bool = False) -> list[float] | None:
@@ -267,13 +263,11 @@ def exchange_p(parts: np.ndarray) -> float | None:
     total, squares = float(parts.sum()), float((parts**2).sum())
     if squares == 0:
         return 1.0
-    from scipy.special import stdtr  # here: see `LeftOut.interval`
-
     equal = 2.0 ** (1 - n)
     rest = n * squares - total**2
     if rest <= 1e-12 * n * squares:
         return equal
-    return max(equal, 2 * float(stdtr(n - 1, -abs(total) * math.sqrt((n - 1) / rest))))
+    return max(equal, 2 * float(scipy.special.stdtr(n - 1, -abs(total) * math.sqrt((n - 1) / rest))))
 
 
 def _within(value: float, half: float, scale: Scale) -> list[float] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tensorflow_first  # noqa: F401  # isort: skip
+
 import sys
 from pathlib import Path
 

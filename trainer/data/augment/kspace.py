@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import fft
+import scipy
 
 from trainer.config.augment import AffineConfig, GhostingConfig, MotionConfig
 from trainer.data.augment import affine
@@ -61,14 +61,14 @@ class Motion(Change):
             seen = signal
             if position != Affine():
                 seen = warp([signal], None, self.grid, position, None, [0.0])[0][0]
-            half = fft.rfft(np.moveaxis(seen, self.axis, 0), axis=0)
+            half = scipy.fft.rfft(np.moveaxis(seen, self.axis, 0), axis=0)
             if spliced is None:
                 spliced = np.empty((lines, *half.shape[1:]), half.dtype)
             high = chosen < len(half)
             spliced[chosen[high]] = half[chosen[high]]
             # A real image has the conjugate at the negative frequency.
             spliced[chosen[~high]] = half[lines - chosen[~high]].conj()
-        image = fft.ifft(spliced, axis=0, overwrite_x=True)
+        image = scipy.fft.ifft(spliced, axis=0, overwrite_x=True)
         made = np.sqrt(np.square(image.real) + np.square(image.imag))
         made += np.float32(background)
         return np.ascontiguousarray(np.moveaxis(made, 0, self.axis), np.float32)
@@ -104,11 +104,11 @@ class Ghosting(Change):
     def applied(self, channel: np.ndarray, background: float) -> np.ndarray:
         """Return the magnitude of the image with ghosts, float32 (D, H, W)."""
         lines = channel.shape[self.axis]
-        seen = fft.rfft(np.moveaxis(channel, self.axis, 0) - np.float32(background), axis=0)
+        seen = scipy.fft.rfft(np.moveaxis(channel, self.axis, 0) - np.float32(background), axis=0)
         frequency = np.arange(len(seen))
         weak = (frequency % self.ghosts == 0) & (frequency > self.centre * lines / 2)
         seen[weak] *= np.float32(1 - self.intensity)
-        made = fft.irfft(seen, n=lines, axis=0, overwrite_x=True)
+        made = scipy.fft.irfft(seen, n=lines, axis=0, overwrite_x=True)
         np.abs(made, out=made)
         made += np.float32(background)
         return np.ascontiguousarray(np.moveaxis(made, 0, self.axis))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy import ndimage
+import scipy
 
 # Bins of the histogram that the threshold is chosen on (256: Otsu's own example and the usual choice).
 _BINS = 256
@@ -36,7 +36,7 @@ def mask(data: np.ndarray) -> np.ndarray:
     All False where nothing stands out.
     """
     bright = data > otsu(data)
-    parts, count = ndimage.label(bright)
+    parts, count = scipy.ndimage.label(bright)
     if count < 2:
         return bright
     sizes = np.bincount(parts.ravel())

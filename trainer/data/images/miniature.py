@@ -9,7 +9,7 @@ field is. docs/decisions/0006-leak-check.md has the measurements.
 from __future__ import annotations
 
 import numpy as np
-from scipy import ndimage
+import scipy
 
 from trainer.data.images.foreground import otsu
 
@@ -42,10 +42,10 @@ def miniature(volume: np.ndarray) -> np.ndarray:
         centre, spread = _extent(inside, axis)
         axes.append(centre + spread * np.linspace(-_SPAN, _SPAN, EDGE))
         steps.append(2 * _SPAN * spread / (EDGE - 1))
-    smooth = ndimage.gaussian_filter(reduced, [step / 2 for step in steps], truncate=3)
+    smooth = scipy.ndimage.gaussian_filter(reduced, [step / 2 for step in steps], truncate=3)
     where = np.meshgrid(*axes, indexing="ij")
-    samples = ndimage.map_coordinates(smooth, where, order=1, mode="nearest")
-    detail = (samples - ndimage.gaussian_filter(samples, _SMOOTH)).ravel()
+    samples = scipy.ndimage.map_coordinates(smooth, where, order=1, mode="nearest")
+    detail = (samples - scipy.ndimage.gaussian_filter(samples, _SMOOTH)).ravel()
     detail -= detail.mean()
     norm = float(np.linalg.norm(detail))
     return (detail / norm if norm > 0 else detail).astype(np.float32)
