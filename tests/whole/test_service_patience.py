@@ -19,7 +19,8 @@ from cingulum.service.jobs_now import JobsNow
 from cingulum.service.tokens import TokenFile
 from jobs.store import Store
 
-LIMIT_S = 1.0
+# Long enough that a busy machine sends within it what two hundred connections have to send.
+LIMIT_S = 3.0
 BODY = b'{"token": "no such token"}'
 HEAD = (
     b"POST /api/v1/session HTTP/1.1\r\nHost: localhost\r\nX-Cingulum: 1\r\n"
@@ -79,7 +80,7 @@ def test_two_hundred_requests_sent_in_part_end_and_keep_nobody_waiting(address, 
     with connected(address, 200) as connections:
         for connection in connections:
             connection.sendall(part)
-        assert asked(address) < 1
+        assert asked(address) < LIMIT_S
         answers = {answer(connection) for connection in connections}
     assert LIMIT_S <= time.monotonic() - began < LIMIT_S + 6
     assert all(said in one and bool(one) == bool(said) for one in answers)
@@ -122,7 +123,7 @@ def test_more_connections_than_can_be_kept_cost_the_one_awaited_longest(address,
     monkeypatch.setattr(patience, "MOST_CONNECTIONS", 20)
     monkeypatch.setattr(patience, "HEAD_S", 60)
     with connected(address, 25) as connections:
-        assert asked(address) < 1
+        assert asked(address) < LIMIT_S
         gone = [answer(connection) for connection in connections[:5]]
         assert gone == [b""] * 5
         connections[-1].sendall(

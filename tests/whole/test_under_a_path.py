@@ -36,6 +36,7 @@ def test_every_address_of_the_pages_is_under_their_path(slurm, tmp_path, passed)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         home = f"{address}{ROOT}"
         page.goto(f"{home}/")
+        page.get_by_role("link", name="Jobs", exact=True).click()
         expect(page.locator("#rows tr")).to_have_count(4)
         expect(page.locator("#live")).to_have_text("live")  # events come through
         slurm.becomes("4713", "RUNNING", hosts=("n9",))
