@@ -173,8 +173,9 @@ def run(files: Iterable[Path], marks: Sequence[str]) -> int:
     for folder in FOLDERS:
         paths = sorted(str(path.relative_to(ROOT)) for path in files if path.parent.name == folder)
         if paths:
-            spread = "worksteal" if folder == "docs" else "loadfile"
-            words = [sys.executable, "tools/second_try.py", "run", *paths, "--", "-n", "2", "--dist", spread]
+            # Else files of one long test would be the last.
+            spread = ["worksteal"] if folder == "docs" else ["loadfile", "--no-loadscope-reorder"]
+            words = [sys.executable, "tools/second_try.py", "run", *paths, "--", "-n", "2", "--dist", *spread]
             environment = {**os.environ, "CINGULUM_DEEP": "1"}
             codes.append(subprocess.run([*words, *marks], cwd=ROOT, env=environment, check=False).returncode)
     return max(code for code in codes if code != NOTHING_TO_RUN)

@@ -9,7 +9,6 @@ looked at. Prints as JSON how often each action was killed, and what was wrong.
 from __future__ import annotations
 
 import contextlib
-import functools
 import getpass
 import grp
 import io
@@ -20,7 +19,6 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import typer.main
 from killed_at_lines import Lines, until_ended
 from stand_in_slurm import StandInSlurm
 
@@ -211,8 +209,6 @@ def _failures(job: Job, task: int) -> Path:
 
 def main(folder: Path, kills: int, names: list[str]) -> None:
     os.environ["CINGULUM_HOME"] = str(folder / "home")
-    # Put together once, and not for each call.
-    typer.main.get_command = functools.cache(typer.main.get_command)
     world = World(StandInSlurm(folder / "slurm"))
     os.environ["PATH"] = f"{world.slurm.bin}:{os.environ['PATH']}"
     killed, wrong = {}, []
