@@ -12,7 +12,8 @@ WORKERS := 2
 # Tests on emulated hosts mostly wait.
 WAITING := 4
 # What failed is tried once more, alone; failing twice is failing (docs/decisions/0019-second-try.md).
-pytest = $(BIN)/python tools/second_try.py run $(1) -- -n $(or $(3),$(WORKERS)) --dist $(2)
+# Without exec a shell stands between, and a signal to make ends only that.
+pytest = exec $(BIN)/python tools/second_try.py run $(1) -- -n $(or $(3),$(WORKERS)) --dist $(2)
 DOCKERFILES := $(wildcard docker/Dockerfile*)
 
 # mpirun refuses root unless told; containers and CI often are root.

@@ -12,7 +12,10 @@ Notes lie in `.pytest_cache/tries`, apart for each folder of tests, so that seve
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -22,11 +25,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 NOTES = Path(".pytest_cache") / "tries"
 # pytest's exit code for "tests were run and some failed". Any other says that not every test was run, and a
 # second try of those that failed would pass for all that were left out.
 SOME_FAILED = 1
-_CHILDREN: list[subprocess.Popen[bytes]] = []
+# Tests that are interrupted may take so long to tidy up; what they then leave may take so long to end.
+TIDYING_S, ENDING_S = 60, 5
+_interrupted: list[int] = []  # by which signal
+_ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER, <linux/prctl.h>
 
 
 def run(paths: Sequence[str], options: Sequence[str]) -> int:
@@ -66,28 +74,81 @@ def side_by_side(shown_now: Sequence[str], shown_later: Sequence[str]) -> int:
     make = ["make", "--no-print-directory"]
     with log.open("w") as file:
         print(f"{' '.join(shown_later)}: beside the others, into {log}", flush=True)
-        beside = _started([*make, *shown_later], stdout=file, stderr=subprocess.STDOUT)
-        code = _started([*make, *shown_now]).wait()
-        code = beside.wait() or code
+        targets = [
+            subprocess.Popen([*make, *shown_now]),
+            subprocess.Popen([*make, *shown_later], stdout=file, stderr=subprocess.STDOUT),
+        ]
+
+        def end(number: int, _: object) -> None:
+            for one in targets:
+                one.terminate()  # make hands it on
+
+        signal.signal(signal.SIGTERM, end)
+        code = max(abs(one.wait()) for one in targets)
     print(log.read_text(errors="replace"), end="", flush=True)
     return code
 
 
 def _pytest(cache: Path, *words: str) -> int:
-    return _started([sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}", *words]).wait()
+    """Run pytest, and end what its tests have left behind; an interrupted one ends this program."""
+    code = _outcome(subprocess.Popen([sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}", *words]))
+    left = _descendants()
+    if left:
+        print(f"== left running by tests, now ended: {len(left)}, first {_name(left[0])}", flush=True)
+        _end(left)
+    if _interrupted:
+        sys.exit(128 + _interrupted[0])
+    return code
 
 
-def _started(words: Sequence[str], **streams: Any) -> subprocess.Popen[bytes]:
-    """Start a program that ends with us."""
-    _CHILDREN.append(subprocess.Popen(words, **streams))
-    return _CHILDREN[-1]
+def _outcome(process: subprocess.Popen[bytes]) -> int:
+    """Wait for a process; return its exit code.
+
+    Meanwhile what its descendants leave behind becomes ours (`_ADOPT_ORPHANS`), so that it can be found. When
+    it ends it is waited for, as init would, or tests would take it for running.
+    """
+    while process.returncode is None:
+        number, status = os.wait()
+        if number == process.pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode
 
 
-def _end(number: int, _: object) -> None:
-    """End what was started: make hands the signal on, and without it would go on for half an hour."""
-    for child in _CHILDREN:
-        child.terminate()
-    sys.exit(128 + number)
+def _descendants() -> list[psutil.Process]:
+    found = psutil.Process().children(recursive=True)
+    return [one for one in found if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())[:100]
+    except psutil.Error:
+        return f"process {process.pid}"
+
+
+def _end(processes: Sequence[psutil.Process]) -> None:
+    for tell in (psutil.Process.terminate, psutil.Process.kill):
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                tell(process)
+        _, processes = psutil.wait_procs(processes, timeout=ENDING_S)
+
+
+def _interrupt(number: int, _: object) -> None:
+    """Interrupt pytest and its workers, as Ctrl-C in a terminal would, and later whatever is still there."""
+    if not _interrupted:
+        _interrupted.append(number)
+        signal.alarm(TIDYING_S)
+    ours = psutil.Process().children()
+    for process in [*ours, *(one for child in ours for one in child.children())]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGINT)
+
+
+def _lose_patience(number: int, _: object) -> None:
+    for process in _descendants():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def _failed(cache: Path) -> list[str]:
@@ -133,13 +194,15 @@ def main() -> int:
         parser.error(f"{args.action}: name a folder of tests, or targets")
     # Ctrl-C reaches pytest too, which ends the tests in order and is waited for.
     signal.signal(signal.SIGINT, lambda *_: None)
-    signal.signal(signal.SIGTERM, _end)
     if args.action == "all":
         code = side_by_side(args.paths, options)
         files = sorted(NOTES.glob("*.json"), key=lambda file: file.stat().st_mtime)
         print(shown([json.loads(file.read_text()) for file in files]))
         return code
     NOTES.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGALRM, _lose_patience)
+    ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1, 0, 0, 0)
     return run(args.paths, options)
 
 

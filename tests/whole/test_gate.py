@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -63,8 +65,30 @@ def test_that_passes():
 """
 
 
-def make_test(folder: Path, tests: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run `make test` on these tests, with our Makefile, setup.cfg and tools."""
+LEAVES = """
+import subprocess
+
+def test_that_leaves():
+    subprocess.run(["sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $! >left"])
+"""
+TIDIES = """
+import subprocess, time
+from pathlib import Path
+import pytest
+
+@pytest.fixture
+def tidied():
+    Path("begun").touch()
+    yield
+    Path("tidied").touch()
+
+def test_that_lasts(tidied):
+    subprocess.run(["sleep", "1000"])
+"""
+
+
+def make(folder: Path, target: str, tests: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Return the words and the environment for a target of our Makefile, with our setup.cfg and tools."""
     for name in ("Makefile", "setup.cfg", "tools"):
         (folder / name).symlink_to(ROOT / name)
     for name in ("unit", "whole", "parallel", "docs", "cluster"):
@@ -72,8 +96,14 @@ def make_test(folder: Path, tests: dict[str, str]) -> subprocess.CompletedProces
         text = tests.get(name, "def test_that_passes():\n    pass\n")
         (folder / "tests" / name / f"test_of_{name}.py").write_text(text)
     # No setup, and no processes of pytest-xdist.
-    words = ["make", "test", "PYTHON=true", f"BIN={ROOT / '.venv/bin'}", "WORKERS=0", "WAITING=0"]
+    words = ["make", target, "PYTHON=true", f"BIN={ROOT / '.venv/bin'}", "WORKERS=0", "WAITING=0"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "MAKE", "MFLAGS"))}
+    return words, environment
+
+
+def make_test(folder: Path, tests: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run `make test` on these tests."""
+    words, environment = make(folder, "test", tests)
     return subprocess.run(
         words, cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False
     )
@@ -113,3 +143,28 @@ def test_a_test_that_fails_twice_fails_make_test_and_is_named_apart(tmp_path: Pa
 def test_where_every_test_passes_at_once_that_is_said(tmp_path: Path) -> None:
     done = make_test(tmp_path, {})
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "needed a second try: no test"), done.stdout
+
+
+def test_what_tests_leave_running_is_ended_and_named(tmp_path: Path) -> None:
+    words, environment = make(tmp_path, "test-unit", {"unit": LEAVES})
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "== left running by tests, now ended: 1, first sleep 1000" in done.stdout
+    assert not psutil.pid_exists(int((tmp_path / "left").read_text()))
+
+
+def test_terminated_it_lets_its_tests_tidy_up_and_leaves_nothing(tmp_path: Path) -> None:
+    words, environment = make(tmp_path, "test", {"unit": TIDIES})
+    with subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE) as running:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "begun").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        started = psutil.Process(running.pid).children(recursive=True)
+        running.terminate()
+        running.communicate(timeout=60)
+
+    assert running.returncode != 0
+    assert (tmp_path / "tidied").exists()
+    assert len(started) > 3 and not any(one.is_running() for one in started)
