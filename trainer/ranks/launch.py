@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -183,6 +185,7 @@ def ring_environment(ring: RingConfig) -> dict[str, str]:
         # Opened before there is a run folder; `strategies.ring.recorded` puts it there. A folder of our own:
         # a name that others can guess could be a link of theirs.
         log = Path(tempfile.mkdtemp(prefix="cingulum-autotune-")) / "log.csv"
+        atexit.register(shutil.rmtree, log.parent, ignore_errors=True)
         environment["HOROVOD_AUTOTUNE_LOG"] = str(log)
     if ring.timeline:
         # It is started once the run folder is there: `World.start_timeline`.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -77,5 +76,3 @@ def recorded(ring: RingConfig, world: World, folder: Path, step: int) -> Iterato
         log = Path(os.environ.get("HOROVOD_AUTOTUNE_LOG", ""))
         if ring.autotune and world.is_main and log.is_file():
             atomic.write_bytes(folder / f"horovod-autotune-{step:06d}.csv", log.read_bytes())
-        if log.parent.name.startswith("cingulum-autotune-"):
-            shutil.rmtree(log.parent, ignore_errors=True)
