@@ -64,29 +64,36 @@ def run(paths: Sequence[str], options: Sequence[str]) -> int:
     return code
 
 
-def side_by_side(shown_now: Sequence[str], shown_later: Sequence[str]) -> int:
-    """Make two lists of targets at a time; return 0 where both succeed.
+def side_by_side(shown_now: Sequence[Sequence[str]], shown_later: Sequence[str], **options: Any) -> list[int]:
+    """Run programs one after the other, and another one beside them; return their exit codes, its own last.
 
-    The output of the second list is shown when both have ended: that of two at once cannot be read.
+    The output of the other one is shown at the end: that of two at once cannot be read.
     """
     NOTES.mkdir(parents=True, exist_ok=True)
     log = NOTES / "beside.log"
-    make = ["make", "--no-print-directory"]
-    with log.open("w") as file:
-        print(f"{' '.join(shown_later)}: beside the others, into {log}", flush=True)
-        targets = [
-            subprocess.Popen([*make, *shown_now]),
-            subprocess.Popen([*make, *shown_later], stdout=file, stderr=subprocess.STDOUT),
-        ]
+    running: list[subprocess.Popen[bytes]] = []
 
-        def end(number: int, _: object) -> None:
-            for one in targets:
-                one.terminate()  # make hands it on
+    def end(number: int, _: object) -> None:
+        for one in running:
+            one.terminate()
+        sys.exit(128 + number)
 
-        signal.signal(signal.SIGTERM, end)
-        code = max(abs(one.wait()) for one in targets)
+    # Ctrl-C reaches what runs, too, which ends in order and is waited for.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    signal.signal(signal.SIGTERM, end)
+    codes = []
+    with contextlib.ExitStack() as ended:
+        ended.callback(lambda: [one.wait() for one in running])
+        file = ended.enter_context(log.open("w"))
+        if shown_later:
+            print(f"{' '.join(shown_later)[:100]}: beside the others, into {log}", flush=True)
+            running.append(subprocess.Popen(shown_later, stdout=file, stderr=subprocess.STDOUT, **options))
+        for words in shown_now:
+            running.append(subprocess.Popen(words, **options))
+            codes.append(running[-1].wait())
+        codes += [one.wait() for one in running[: 1 if shown_later else 0]]
     print(log.read_text(errors="replace"), end="", flush=True)
-    return code
+    return codes
 
 
 def _pytest(cache: Path, *words: str) -> int:
@@ -192,14 +199,15 @@ def main() -> int:
         return 0
     if not args.paths:
         parser.error(f"{args.action}: name a folder of tests, or targets")
-    # Ctrl-C reaches pytest too, which ends the tests in order and is waited for.
-    signal.signal(signal.SIGINT, lambda *_: None)
     if args.action == "all":
-        code = side_by_side(args.paths, options)
+        make = ["make", "--no-print-directory"]
+        codes = side_by_side([[*make, *args.paths]], [*make, *options])
         files = sorted(NOTES.glob("*.json"), key=lambda file: file.stat().st_mtime)
         print(shown([json.loads(file.read_text()) for file in files]))
-        return code
+        return max(map(abs, codes))
     NOTES.mkdir(parents=True, exist_ok=True)
+    # Ctrl-C reaches pytest too, which ends the tests in order and is waited for.
+    signal.signal(signal.SIGINT, lambda *_: None)
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGALRM, _lose_patience)
     ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1, 0, 0, 0)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
+import pick_tests
 import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / "tools" / "pick_tests.py"
-_spec = importlib.util.spec_from_file_location("pick_tests", TOOL)
-pick_tests = importlib.util.module_from_spec(_spec)
-sys.modules["pick_tests"] = pick_tests
-_spec.loader.exec_module(pick_tests)
 GATE = {
     file: [] if names == "all" else names
     for files in yaml.safe_load((ROOT / "tests/gate.yaml").read_text()).values()
