@@ -20,6 +20,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,12 +98,25 @@ def side_by_side(shown_now: Sequence[Sequence[str]], shown_later: Sequence[str],
 
 
 def _pytest(cache: Path, *words: str) -> int:
-    """Run pytest, and end what its tests have left behind; an interrupted one ends this program."""
-    code = _outcome(subprocess.Popen([sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}", *words]))
+    """Run pytest, and end what its tests have left running; an interrupted one ends this program.
+
+    Its folder is kept where tests have failed, until the next run of the same tests.
+    """
+    kept = cache.with_suffix(".kept")
+    if kept.is_file():
+        shutil.rmtree(kept.read_text(), ignore_errors=True)
+    # As pytest's own: /tmp/pytest-of-USER/pytest-NUMBER.
+    folder = tempfile.mkdtemp(prefix="pytest-of-")
+    kept.write_text(folder)
+    line = [sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}", f"--basetemp={folder}/pytest-0"]
+    code = _outcome(subprocess.Popen([*line, *words]))
     left = _descendants()
     if left:
         print(f"== left running by tests, now ended: {len(left)}, first {_name(left[0])}", flush=True)
         _end(left)
+    if code != SOME_FAILED:
+        shutil.rmtree(folder, ignore_errors=True)
+        kept.unlink()
     if _interrupted:
         sys.exit(128 + _interrupted[0])
     return code
