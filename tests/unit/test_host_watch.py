@@ -57,7 +57,7 @@ def test_a_link_that_flaps_is_no_silent_host(tmp_path) -> None:
 
 
 def test_a_question_without_an_answer_in_time_counts_as_missing(tmp_path) -> None:
-    script = 'if [ -e "$1" ]; then sleep 60; else touch "$1"; fi'
+    script = 'if [ -e "$1" ]; then exec sleep 60; else touch "$1"; fi'
     watch = HostWatch(("sh", "-c", script, "sh", HOST), [str(tmp_path / "n1")], every_s=0.01, answer_s=0.2)
     wait(lambda: bool(watch.silent()), "a silent host")
     watch.close()

@@ -40,7 +40,7 @@ def start(tmp_path, monkeypatch):
     return started
 
 
-@pytest.mark.parametrize("waits", ["", "; sleep 60", "; trap '' TERM; while :; do sleep 0.1; done"])
+@pytest.mark.parametrize("waits", ["", "; exec sleep 60", "; trap '' TERM; while :; do sleep 0.1; done"])
 def test_the_code_that_the_run_tells_counts_even_if_mpirun_does_not_end(start, tmp_path, waits):
     with start(f'echo 75 >"$CINGULUM_END_FILE"{waits}') as process:
         assert process.wait(20) == 75
