@@ -267,6 +267,7 @@ def plain(case: Case) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
 def main() -> None:
     folder, reference = Path(sys.argv[1]), Path(sys.argv[2])
     names = [name for name in sys.argv[3].split(",") if name]
+    assert CASES.keys() >= {*names}, names
     world = starting.init(threads=1, members=Members(messages=launch.expected_size() > 1))
     crossed = {}
     for name in names:

@@ -328,7 +328,7 @@ CASES: dict[str, Case] = {
         train={"accumulation": 2, **_optimizer("adam", global_clip_norm=0.02)},
     ),
     # What was measured of a small network may give everything to one rank.
-    "hypergraph for time, perhaps with nothing to do": _own(section("hypergraph", objective="time"), batch=4),
+    "hypergraph for time with perhaps nothing to do": _own(section("hypergraph", objective="time"), batch=4),
     "hypergraph in stages": _own(
         section("hypergraph", objective="volume", imbalance=0.5, micro_batches=2),
         network=noisy,
