@@ -17,6 +17,7 @@ from trainer.ranks.world import World
 from trainer.strategies import optimizers
 from trainer.strategies.placed.profiling.measuring import About, measure
 from trainer.strategies.placed.reading import read
+from trainer.telling import tell
 
 
 def profile(
@@ -42,6 +43,8 @@ def profile(
     shape = tuple(int(length) for length in model.inputs[0].shape[1:])
     about = About(config.model.name, shape, samples, config.train.precision)
     before = [tf.identity(variable.value) for variable in model.variables]
+    if world.is_main:
+        tell("measuring what operations, messages and updates take here, which may last a minute or two.")
     try:
         return measure(
             world, about, network, model, optimizers.build(train, 1, model), _loss,
@@ -66,7 +69,7 @@ def _loss(outputs: Any) -> Any:
 
 
 def _unseen(done: int, total: int) -> None:
-    """Show no progress: it takes seconds."""
+    """Show no progress: the bar is that of the training."""
 
 
 def memory_bytes(world: World, ranks: int) -> list[float]:
