@@ -9,6 +9,8 @@ DEMO_CHANGES  ?=
 SCRIPTS = $(shell find $(wildcard jobs docker slurm tests tools) -name '*.sh' -o -name '*.sbatch')
 GATE := -m "not deep"
 WORKERS := 2
+# Commands of pages run beside other tests, and take what these leave.
+BESIDE := 1
 # Tests on emulated hosts mostly wait.
 WAITING := 4
 # What failed is tried once more, alone; failing twice is failing (docs/decisions/0019-second-try.md).
@@ -23,7 +25,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tools demo demo-again test test-unit test-whole test-parallel test-cluster test-deep test-changed check types style format bench bench-peers lock clean
+.PHONY: help setup setup-tools demo demo-again test test-unit test-whole test-parallel test-docs test-cluster test-deep test-changed check types style format bench bench-peers lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,7 +48,7 @@ demo-again:  ## forget the demo's data and run, and do it all again
 
 test: setup-tools  ## what proves the README's promises; at the end, the seconds of each folder and the tests that needed a second try
 	@$(BIN)/python tools/second_try.py forget
-	@$(BIN)/python tools/second_try.py all test-unit test-whole test-parallel -- test-cluster
+	@$(BIN)/python tools/second_try.py all test-unit test-whole test-parallel -- test-docs test-cluster
 
 test-unit: setup-tools  ## one thing each, no MPI: minutes
 	$(call pytest,tests/unit,loadfile $(GATE))
@@ -54,9 +56,11 @@ test-unit: setup-tools  ## one thing each, no MPI: minutes
 test-whole: setup-tools  ## trainings, imports, reports, jobs and pages in a browser, without MPI: minutes
 	$(call pytest,tests/whole,loadfile --no-loadscope-reorder $(GATE))
 
-test-parallel: setup-tools  ## tests under mpirun, and the commands of README and tutorials
+test-parallel: setup-tools  ## tests under mpirun: minutes
 	$(call pytest,tests/parallel,loadfile --no-loadscope-reorder $(GATE))
-	$(call pytest,tests/docs,worksteal $(GATE))
+
+test-docs: setup-tools  ## the commands of README and tutorials: two minutes
+	$(call pytest,tests/docs,worksteal $(GATE),$(BESIDE))
 
 test-cluster: setup-tools  ## tests on emulated hosts with Slurm, and in containers (root on Linux, else skipped)
 	$(call pytest,tests/cluster,loadfile $(GATE),$(WAITING))

@@ -96,7 +96,7 @@ def make(folder: Path, target: str, tests: dict[str, str]) -> tuple[list[str], d
         text = tests.get(name, "def test_that_passes():\n    pass\n")
         (folder / "tests" / name / f"test_of_{name}.py").write_text(text)
     # No setup, and no processes of pytest-xdist.
-    words = ["make", target, "PYTHON=true", f"BIN={ROOT / '.venv/bin'}", "WORKERS=0", "WAITING=0"]
+    words = ["make", target, "PYTHON=true", f"BIN={ROOT / '.venv/bin'}", "WORKERS=0", "BESIDE=0", "WAITING=0"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "MAKE", "MFLAGS"))}
     return words, environment
 
