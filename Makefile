@@ -9,7 +9,7 @@ DEMO_CHANGES  ?=
 SCRIPTS = $(shell find $(wildcard jobs docker slurm tests tools) -name '*.sh' -o -name '*.sbatch')
 GATE := -m "not deep"
 WORKERS := 2
-# Commands of pages run beside other tests, and take what these leave.
+# Commands of pages run beside tests under mpirun, which wait for a fifth of their time.
 BESIDE := 1
 # Tests on emulated hosts mostly wait.
 WAITING := 4
@@ -48,7 +48,7 @@ demo-again:  ## forget the demo's data and run, and do it all again
 
 test: setup-tools  ## what proves the README's promises; at the end, the seconds of each folder and the tests that needed a second try
 	@$(BIN)/python tools/second_try.py forget
-	@$(BIN)/python tools/second_try.py all test-unit test-whole test-parallel -- test-docs test-cluster
+	@$(BIN)/python tools/second_try.py all test-parallel test-whole test-unit -- test-docs test-cluster
 
 test-unit: setup-tools  ## one thing each, no MPI: minutes
 	$(call pytest,tests/unit,loadfile $(GATE))
@@ -59,7 +59,7 @@ test-whole: setup-tools  ## trainings, imports, reports, jobs and pages in a bro
 test-parallel: setup-tools  ## tests under mpirun: minutes
 	$(call pytest,tests/parallel,loadfile --no-loadscope-reorder $(GATE))
 
-test-docs: setup-tools  ## the commands of README and tutorials: two minutes
+test-docs: setup-tools  ## the commands of README and of a tutorial: two minutes
 	$(call pytest,tests/docs,worksteal $(GATE),$(BESIDE))
 
 test-cluster: setup-tools  ## tests on emulated hosts with Slurm, and in containers (root on Linux, else skipped)

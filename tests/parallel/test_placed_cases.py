@@ -34,7 +34,7 @@ ON_TWO = (
     "moved",
 )
 ALONE = ("tiny filters", "resattnet18 filters")
-ON_MORE = ("tiny filters", "mixed at random 0", "stages", "hypergraph")
+ON_MORE = ("tiny filters", "stages", "hypergraph")
 GATE = {1: ALONE, 2: ON_TWO, 3: ON_MORE, 4: ON_MORE}
 RANKS = (1, 2, 3, 4)
 deep = pytest.mark.deep

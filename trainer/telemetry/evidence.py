@@ -38,7 +38,9 @@ def diagnose(folder: Path, telemetry: RunTelemetry | None = None) -> Verdict:
     if judged is None:
         raise RunError(
             f"{folder}: no steps are recorded after the first one, in which the network is traced.",
-            cure="Run this command again after a few more steps.",
+            cure="Train more steps: cingulum train CONFIG.yaml name=... train.epochs=N"
+            if run.result.is_file()
+            else "Run this command again after a few more steps.",
         )
     return judged
 
