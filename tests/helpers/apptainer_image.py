@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -130,6 +131,10 @@ def user(kind: str = "user") -> Iterator[User]:
         made.owns(folder)
         yield made
     finally:
+        # A test that was interrupted has left programs, which hold user and folder.
+        deadline = time.monotonic() + 10
+        while subprocess.run(["pkill", "-KILL", "-U", name]).returncode == 0 and time.monotonic() < deadline:
+            time.sleep(0.1)
         # What fakeroot made belongs to other ids; we are root.
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run(["userdel", "--remove", name], check=True, timeout=60, stderr=subprocess.DEVNULL)
