@@ -9,7 +9,7 @@ DEMO_CHANGES  ?=
 SCRIPTS = $(shell find $(wildcard jobs docker slurm tests tools) -name '*.sh' -o -name '*.sbatch')
 GATE := -m "not deep"
 WORKERS := 2
-# Commands of pages run beside tests under mpirun, which wait for a fifth of their time.
+# Commands of pages run beside tests under mpirun, which wait for a sixth of their time.
 BESIDE := 1
 # Tests on emulated hosts mostly wait.
 WAITING := 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import tiny_runs
 from cingulum import cli
 from trainer.errors import CingulumError
 from trainer.run_folder import checkpoint
+from trainer.telemetry import scalars
 
 SIZE = r"[0-9.]+ ([KM]i)?B"
 
@@ -41,7 +43,10 @@ def test_a_training_on_a_full_disk_names_the_file_and_goes_on_when_there_is_room
     changes = {"train__deterministic": False, "train__epochs": 1, "checkpoint__every_steps": 3}
     config = tiny_runs.write_config(tmp_path, shards, "run", **changes)
     steps = [
-        ("16k", rf"disk/run/[a-z]+\.json: no space is left on its disk: {SIZE} are needed, {SIZE} are free"),
+        (
+            "16k",
+            rf"disk/run/(run|plan)\.json: no space is left on its disk: {SIZE} are needed, {SIZE} are free",
+        ),
         (
             "232k",
             r"disk/run/checkpoints: the checkpoint of step 6 could not be written "
@@ -71,6 +76,20 @@ def test_a_training_on_a_full_disk_names_the_file_and_goes_on_when_there_is_room
     resize(disk, "8m")
     assert cli.run(["train", str(config), f"runs={disk}", "--resume"]) == 0
     assert (disk / "run" / "report.html").is_file() and tiny_runs.result(disk / "run")["steps"] == 6
+
+
+def test_events_that_have_no_room_are_missing_and_end_nothing(disk, capfd):
+    (disk / "events").mkdir()
+    resize(disk, "8k")
+    with contextlib.suppress(OSError):
+        (disk / "full").write_bytes(bytes(2**20))
+    written = scalars.tensorboard(disk / "events", start=1)
+    written({"step": 1, "loss": 0.5}, [])
+
+    resize(disk, "8m")
+    written({"step": 2, "loss": 0.5}, [])
+    assert any(file.stat().st_size for file in (disk / "events").glob("*.start-1"))
+    assert "events could not be written" in capfd.readouterr().err
 
 
 def test_a_shard_on_a_full_disk_is_named_with_what_is_free(disk):

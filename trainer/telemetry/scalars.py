@@ -21,12 +21,14 @@ def tensorboard(folder: Path, start: int) -> Callable[[Mapping[str, Any], Sequen
     """
     import tensorflow as tf
 
-    writer = tf.summary.create_file_writer(str(folder), filename_suffix=f".start-{start}")
-
     errors = TransientErrors(f"{folder}: events could not be written", kinds=(OSError, tf.errors.OpError))
+    writer: Any = None
 
     def scalars(row: Mapping[str, Any], hosts: Sequence[HostEpoch]) -> None:
+        nonlocal writer
         with errors.survived():
+            if writer is None:  # not earlier: this writes, too
+                writer = tf.summary.create_file_writer(str(folder), filename_suffix=f".start-{start}")
             with writer.as_default(step=row["step"]):
                 for name, value in (of_row(row) | of_hosts(hosts)).items():
                     tf.summary.scalar(name, value)
