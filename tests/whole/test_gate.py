@@ -127,17 +127,17 @@ def test_tests_that_needed_a_second_try_are_named_last_whichever_folder_they_are
 
 def test_a_test_that_fails_twice_fails_make_test_and_is_named_apart(tmp_path: Path) -> None:
     tests = {
-        "unit": FAILS.format(name="unit", always=False),
-        "whole": PASSES_AND_RUNS_ONCE + FAILS.format(name="whole", always=True),
+        "whole": FAILS.format(name="whole", always=False),
+        "unit": PASSES_AND_RUNS_ONCE + FAILS.format(name="unit", always=True),
     }
     done = make_test(tmp_path, tests)
 
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stdout.splitlines()[-4:] == [
         "failed:",
-        "  tests/whole/test_of_whole.py::test_whole",
-        "needed a second try:",
         "  tests/unit/test_of_unit.py::test_unit",
+        "needed a second try:",
+        "  tests/whole/test_of_whole.py::test_whole",
     ]
     assert (tmp_path / "passed").exists()
 
