@@ -88,7 +88,11 @@ def test_all_ranks_end_with_the_same_bytes(ranks: int, shared: Callable[[int], P
 
 def test_an_overflow_on_one_rank_makes_all_skip_the_step(plain: Path, shared: Callable[[int], Path]) -> None:
     # It starts at 128 and is halved by one overflow; no other scalar of the state is 64.
-    for name in ("loss_scale_overflow", "loss_scale_accumulation_overflow"):
+    for name in (
+        "loss_scale_overflow",
+        "loss_scale_accumulation_overflow",
+        "compiled_loss_scale_overflow",
+    ):
         scales = [v for v in np.load(shared(3) / f"{name}.npz").values() if v.shape == () and v == 64.0]
         assert scales, f"{name}: the scale was not halved"
 

@@ -23,6 +23,7 @@ ON_TWO = (
     "mixed at random 0",
     "divided anew",
     "clip norm",
+    "compiled",
     "overflow",
     "covariates",
     "small maps",

@@ -17,6 +17,7 @@ from tiny_runs import PROGRAM
 
 from jobs.launchers import mpirun
 from trainer.run_folder import checkpoint
+from trainer.run_folder.run_record import RunRecord
 
 # Of what is killed: so many times at any step, and while a checkpoint is written and renamed.
 KILLS = {"kill": 1, "kill-writing": 1, "kill-renaming": 1}
@@ -74,6 +75,21 @@ def test_kills_at_random_steps_and_moments_change_no_bit(tmp_path, shards, refer
     assert outcome.exit_code == 0, outcome.err
     assert_same_run(folder, reference)
     assert not list((folder / "checkpoints").glob("*.partial"))
+
+
+@pytest.mark.slow
+def test_a_run_whose_update_is_compiled_goes_on_with_it_and_changes_no_bit(tmp_path, shards, launch):
+    whole = tiny_runs.write_config(tmp_path, shards, "whole", train__compile="xla")
+    assert launch(2, PROGRAM, "none", 0, 0, whole).exit_code == 0
+    config = tiny_runs.write_config(tmp_path, shards, "run", train__compile="xla")
+    assert launch(2, PROGRAM, "kill", 1, 9, config).exit_code != 0
+    # A new run of so few weights would not be compiled.
+    tiny_runs.write_config(tmp_path, shards, "run", train__compile="auto")
+    outcome = launch(2, PROGRAM, "none", 0, 0, config, "--resume")
+    assert outcome.exit_code == 0, outcome.err
+    assert RunRecord.read(tmp_path / "run" / "run.json").update.compiled
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+    assert "the update is compiled by XLA: as this run has updated so far" in outcome.err
 
 
 @pytest.mark.slow

@@ -160,6 +160,10 @@ class TrainConfig(Section):
     deterministic: bool = Field(
         False, description="bit-for-bit repeatable operations, slower on some devices"
     )
+    compile: Literal["auto", "xla", "none"] = may_change(
+        "auto",
+        description="whether XLA compiles the optimizer's update: where that is faster, always or never",
+    )
     threads: int | None = may_change(
         None,
         ge=1,

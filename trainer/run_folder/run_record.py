@@ -75,6 +75,28 @@ class Resumption(_Part):
     start: int | None = None
 
 
+class UpdateOfRun(_Part):
+    """How the optimizer's update was computed at the last start: see strategies/compiled_update.py.
+
+    Attributes:
+        compiled: whether XLA compiled it.
+        why: what decided.
+        plain_ms: milliseconds of an update uncompiled, on the slowest rank; None where it was not timed.
+        compiled_ms: compiled; None also where that failed.
+    """
+
+    compiled: bool = False
+    why: str = ""
+    plain_ms: float | None = None
+    compiled_ms: float | None = None
+
+    def __str__(self) -> str:
+        """Return one line for people."""
+        timed = (self.plain_ms, self.compiled_ms)
+        both = "" if None in timed else f" ({timed[1]:.1f} ms, uncompiled {timed[0]:.1f} ms)"
+        return f"the update is {'compiled by XLA' if self.compiled else 'not compiled'}: {self.why}{both}"
+
+
 class RunRecord(_Part):
     """Content of run.json; docs/reference/run-folder.md says what each key is."""
 
@@ -104,6 +126,7 @@ class RunRecord(_Part):
     parameters: int | None = None
     command: list[str] | str = []
     cache: dict[str, Any] | None = None
+    update: UpdateOfRun | None = None
     started: str | None = None
     finished: str | None = None
     resumed_from: list[Resumption] = []

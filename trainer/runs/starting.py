@@ -16,14 +16,17 @@ from trainer.leases import claims, lease_taking
 from trainer.leases.lease import Lease
 from trainer.models import own_code
 from trainer.progress import Reporter
+from trainer.ranks.agreement import agree
 from trainer.ranks.horovod_world import mpi_settings
 from trainer.ranks.watchdog import Watchdog
 from trainer.ranks.world import World
 from trainer.run_folder import checkpoint, machine, record, resuming
 from trainer.run_folder.checkpoint import Cursor
 from trainer.run_folder.record import RunFolder
-from trainer.run_folder.run_record import Resumption, RunRecord
+from trainer.run_folder.run_record import Resumption, RunRecord, UpdateOfRun
 from trainer.runs.preparation import Data
+from trainer.runs.session import Session
+from trainer.strategies import compiled_update
 from trainer.telemetry import json_lines, prediction
 
 
@@ -137,6 +140,38 @@ def recorded(
             "command": command,
         }
     )
+
+
+def choose_update(training: Session) -> UpdateOfRun | None:
+    """Decide whether the optimizer's update is compiled; a run that goes on updates as it has; a collective.
+
+    Returns:
+        What was chosen; None where other processes update.
+
+    Raises:
+        Agreed: it is to be compiled, and cannot be.
+    """
+    config, world, updated = training.config.train, training.world, training.learner.updated()
+    if updated is None:
+        return None
+
+    def has_updated() -> bool | None:
+        if not training.cursor.step or not training.folder.run.is_file():
+            return None
+        known = RunRecord.read(training.folder.run).update
+        return known is not None and known.compiled
+
+    before = agree(world, lambda: has_updated() if world.is_main else None)
+    chosen = compiled_update.choose(
+        config.compile,
+        updated,
+        world,
+        before=world.broadcast_object(before),
+        by_time=not config.deterministic,
+    )
+    if chosen.plain_ms is not None:
+        training.reporter.note(f"{chosen}.")
+    return chosen
 
 
 def open_folder(

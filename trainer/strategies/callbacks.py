@@ -14,9 +14,10 @@ import numpy as np
 
 from trainer.errors import ConfigError
 from trainer.ranks import world as worlds
-from trainer.strategies import guards
+from trainer.strategies import compiled_update, guards
 from trainer.strategies.data import broadcast_state, broadcast_variables
 from trainer.strategies.distributed_optimizer import is_distributed
+from trainer.strategies.learner import Updated
 
 
 def callbacks(own: Sequence[keras.callbacks.Callback] = ()) -> list[keras.callbacks.Callback]:
@@ -49,11 +50,16 @@ class SameStart(keras.callbacks.Callback):
         super().__init__()
         self._world = world
         self._waits_for_weights = False
+        self._compiles = False
 
     def set_model(self, model: keras.Model) -> None:
-        """Keep Keras from compiling the step with XLA, which knows nothing of Horovod's operations."""
+        """Keep Keras from compiling the step with XLA, which knows nothing of Horovod's operations.
+
+        What comes after them, the update, is compiled in its place: see `compiled_update.choose`.
+        """
         super().set_model(model)
         if self._world.size > 1 and getattr(model, "jit_compile", False):
+            self._compiles = True
             model.jit_compile = False
             model.train_function = None
 
@@ -72,6 +78,11 @@ class SameStart(keras.callbacks.Callback):
         if list(found) == ["optimizer"] and not self.model.optimizer.built:
             self.model.optimizer.build(self.model.trainable_variables)
         self._broadcast()
+        cannot = not self._compiles or list(found) != ["optimizer"]
+        if not self._world.any(cannot):
+            mine = Updated((self.model.optimizer,), tuple(self.model.trainable_variables))
+            # Started again, a script goes on as it did: no timing decides.
+            compiled_update.choose("auto", mine, self._world, by_time=False)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Broadcast what the first step has built."""

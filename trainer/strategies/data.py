@@ -17,7 +17,16 @@ from trainer.ranks.world import World
 from trainer.strategies.distributed_optimizer import is_distributed, share_accumulated, trust
 from trainer.strategies.draws import Draws, SamplesOfPass
 from trainer.strategies.guards import average_statistics, check_divergence
-from trainer.strategies.learner import Collected, Learner, Predictions, Setup, Sums, evaluated, sums_of
+from trainer.strategies.learner import (
+    Collected,
+    Learner,
+    Predictions,
+    Setup,
+    Sums,
+    Updated,
+    evaluated,
+    sums_of,
+)
 from trainer.tasks.losses import cross_entropy, hits
 from trainer.telemetry.timeline import Timeline
 
@@ -116,6 +125,10 @@ class DistributedModel(Learner):
         self._done += 1
         self._timeline.add(marks)
         return mean
+
+    def updated(self) -> Updated | None:
+        """Return the whole network's optimizer and weights."""
+        return Updated((self.optimizer,), tuple(self.model.trainable_variables))
 
     def take_sums(self) -> Sums:
         """Return the sums over all samples on all ranks since the last call; a collective.

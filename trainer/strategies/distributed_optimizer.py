@@ -19,7 +19,9 @@ from trainer.errors import ConfigError
 from trainer.ranks import world as worlds
 from trainer.strategies import keras_random
 from trainer.strategies import reduction as reductions
+from trainer.strategies.compiled_update import compilable
 from trainer.strategies.first_update import FirstUpdate
+from trainer.strategies.saved_as import saved_as
 
 # One number per distributed optimizer, the same on every rank: it keeps their collectives apart.
 _numbers = itertools.count()
@@ -84,6 +86,7 @@ def DistributedOptimizer(
     keras_random.apart(world.rank)
     first = FirstUpdate(world, name)
     inner = getattr(optimizer, "inner_optimizer", None)
+    compilable(optimizer if inner is None else inner)
     if inner is None:
         own: Any = type(optimizer)
         _become(optimizer, _reducing(own), reduce, first)
@@ -169,16 +172,6 @@ def _reducing(kind: Any) -> type:
             return grads, vars
 
     return saved_as(Reducing, kind)
-
-
-def saved_as(kind: type, keras_class: type) -> type:
-    """Let a model saved with this class be opened anywhere: it names Keras' own class."""
-    kind.__name__ = keras_class.__name__
-    kind.__qualname__ = keras_class.__qualname__
-    kind.__module__ = keras_class.__module__
-    if kind.__module__.startswith("keras.src."):
-        kind.__module__ = "keras.optimizers"
-    return kind
 
 
 class _ReducingLossScale(_Distributed, LossScaleOptimizer):

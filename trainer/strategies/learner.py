@@ -125,6 +125,19 @@ class Update:
     samples: int | None = None
 
 
+@dataclass(frozen=True)
+class Updated:
+    """What one rank updates.
+
+    Attributes:
+        optimizers: that update it, or hand on to those that will how they do.
+        variables: trainable ones; none where the rank owns nothing.
+    """
+
+    optimizers: tuple[keras.Optimizer, ...]
+    variables: tuple[Any, ...]
+
+
 class Learner(ABC):
     """The network on one rank, and how all ranks train it together.
 
@@ -220,6 +233,13 @@ class Learner(ABC):
     def averaged_weights(self) -> AbstractContextManager[None]:
         """Return a context in which the network holds averaged weights, if the optimizer keeps them (EMA)."""
         return contextlib.nullcontext()
+
+    def updated(self) -> Updated | None:
+        """Return what this rank updates by an optimizer within its step; None where others do; no collective.
+
+        The same on every rank: something or None. Default: None.
+        """
+        return None
 
     def server_steps(self) -> list[list[dict[str, Any]]]:
         """Return per-server timings since the last call; empty without servers; no collective."""

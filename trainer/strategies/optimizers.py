@@ -9,6 +9,7 @@ import keras
 from trainer import transfer
 from trainer.config import OptimizerConfig, RingConfig, TrainConfig
 from trainer.strategies import schedule
+from trainer.strategies.compiled_update import compilable
 from trainer.strategies.rate_factors import scale_rates
 
 
@@ -34,6 +35,7 @@ def build(config: TrainConfig, steps_per_epoch: int, model: keras.Model | None =
     optimizer = plain(config.optimizer, rate, accumulation=config.accumulation)
     if model is not None:
         optimizer = scale_rates(optimizer, transfer.rate_factors(model, config.transfer))
+    optimizer = compilable(optimizer)
     if config.precision == "mixed_float16":
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
     return optimizer

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from trainer.strategies.distributed_optimizer import saved_as
+from trainer.strategies.saved_as import saved_as
 
 
 def scale_rates(optimizer: keras.Optimizer, factors: Mapping[str, float]) -> keras.Optimizer:

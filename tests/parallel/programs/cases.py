@@ -33,6 +33,7 @@ class Case:
     tolerance: float = 2e-6
     overflow_at: int | None = None  # a step at which one sample overflows float16
     noise: bool = False  # layers that draw at random
+    compiled: bool = False  # the update, by XLA; not the reference's
 
 
 CASES = {
@@ -62,6 +63,25 @@ CASES = {
     "float64": Case(lambda: SGD(0.1, momentum=0.9), policy="float64", batch_norm=True, tolerance=1e-12),
     "float64_gather": Case(
         lambda: SGD(0.1), policy="float64", batch_norm=True, ring={"gather": True}, tolerance=1e-12
+    ),
+    "compiled_float64": Case(
+        lambda: AdamW(0.01, weight_decay=0.1, clipnorm=0.01, use_ema=True, ema_momentum=0.8),
+        policy="float64",
+        tolerance=1e-12,
+        compiled=True,
+    ),
+    "compiled_accumulation": Case(
+        lambda: Adam(0.01, global_clipnorm=0.02, gradient_accumulation_steps=3),
+        policy="float64",
+        tolerance=1e-12,
+        compiled=True,
+    ),
+    "compiled_loss_scale_overflow": Case(
+        lambda: LossScaleOptimizer(SGD(0.1), initial_scale=128.0),
+        policy="mixed_float16",
+        tolerance=1e-3,
+        overflow_at=2,
+        compiled=True,
     ),
     "noise": Case(lambda: SGD(0.1, momentum=0.9), noise=True, tolerance=1e-5),
     "noise_float64": Case(

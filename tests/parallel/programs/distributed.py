@@ -14,6 +14,7 @@ from cases import BATCH, CASES, SEED, batches, network, set_precision, state
 
 import trainer
 from trainer.strategies import data, guards
+from trainer.strategies.compiled_update import compilable, set_compiled
 from trainer.strategies.learner import Setup
 
 folder = Path(sys.argv[1])
@@ -27,7 +28,10 @@ for name in sys.argv[2].split(","):
     # Only rank 0 starts like the reference: the broadcast must do the rest.
     keras.utils.set_random_seed(3 + world.rank)
     model = network(trainer.SyncBatchNormalization if case.batch_norm else None, noise=case.noise)
-    optimizer = trainer.DistributedOptimizer(case.optimizer(), **case.ring)
+    optimizer = case.optimizer()
+    compilable(getattr(optimizer, "inner_optimizer", optimizer))
+    set_compiled(optimizer, case.compiled)
+    optimizer = trainer.DistributedOptimizer(optimizer, **case.ring)
     distributed = data.build(Setup(model, optimizer, world, seed=SEED))
     for x, y, w in batches(case):
         distributed.train_step(x[mine], y[mine], w[mine])

@@ -39,6 +39,7 @@ from trainer.ranks.members import Members
 from trainer.ranks.world import World
 from trainer.run_folder import checkpoint
 from trainer.strategies import optimizers, registry
+from trainer.strategies.compiled_update import set_compiled
 from trainer.strategies.draws import Draws, SamplesOfPass
 from trainer.strategies.learner import Setup
 from trainer.strategies.placed.strategy import Placed
@@ -98,6 +99,8 @@ def divided(case: Case, world: World, ranks: int) -> tuple[dict[str, np.ndarray]
     plan = strategy.plan(model, optimizer, world.size)
     loss, score = LOSSES[case.loss]
     learner = strategy.build(plan, Setup(model, optimizer, world, loss, score, seed=SEED))
+    for one in learner.updated().optimizers:
+        set_compiled(one, case.compiled)
     plans = cycle(plans_of(case, plan, model, optimizer, world))
     counts = Counted(learner)
     losses: list[Any] = []

@@ -87,6 +87,7 @@ class Case:
         ranks: numbers of ranks that it needs; () for any.
         overflow_at: a micro-batch in which one sample overflows float16.
         in_graph: compare with Keras in a graph, not eagerly.
+        compiled: let XLA compile owners' updates; not Keras'.
     """
 
     network: Callable[[], keras.Model]
@@ -103,6 +104,7 @@ class Case:
     ranks: tuple[int, ...] = ()
     overflow_at: int | None = None
     in_graph: bool = False
+    compiled: bool = False
 
     @property
     def accumulation(self) -> int:
@@ -271,6 +273,12 @@ CASES: dict[str, Case] = {
     "accumulation": _own(train={"accumulation": 2}),
     "accumulation clipped in space": _own(
         SPATIAL, train={"accumulation": 3, **_optimizer("adam", global_clip_norm=0.02)}
+    ),
+    "compiled": _own(
+        compiled=True, train=_optimizer("adamw", weight_decay=0.1, ema=0.8, global_clip_norm=0.02)
+    ),
+    "compiled in space": _own(
+        SPATIAL, compiled=True, train={"accumulation": 2, **_optimizer("adam", clip_value=0.003)}
     ),
     "schedule": _own(train={"schedule": {"name": "cosine", "warmup_epochs": 0.5}}, steps=6),
     "moved": _own(

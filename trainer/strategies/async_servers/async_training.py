@@ -95,6 +95,9 @@ class AsyncLearner(DistributedModel):
             self.held[server].restore(vector)
         self._is_collected = True
 
+    def updated(self) -> None:
+        """Return None. Each server updates what it holds."""
+
     def gather(self) -> keras.Model:
         """Return the ordinary Keras model with all servers' parts."""
         self.settle()

@@ -19,7 +19,16 @@ from trainer.ranks.exchange import Exchange, naming_who_is_late, open_exchange
 from trainer.ranks.world import World
 from trainer.strategies.base import Share
 from trainer.strategies.draws import Draws, SamplesOfPass
-from trainer.strategies.learner import Collected, Learner, Predictions, Setup, Sums, evaluated, sums_of
+from trainer.strategies.learner import (
+    Collected,
+    Learner,
+    Predictions,
+    Setup,
+    Sums,
+    Updated,
+    evaluated,
+    sums_of,
+)
 from trainer.strategies.placed import custom_gradients, state
 from trainer.strategies.placed.computing import Drawing
 from trainer.strategies.placed.holdings import Holdings
@@ -101,6 +110,10 @@ class PlacedModel(Learner):
         if self._is_whole:
             state.let_go(self.model, self.owner, self.plan.placement)
             self._is_whole = False
+
+    def updated(self) -> Updated:
+        """Return what this rank owns; an owner after a change of plan does as the whole one's optimizer."""
+        return Updated((self.owner.optimizer, self.optimizer), tuple(self.owner.variables))
 
     def train_step(self, x: Any, y: Any, w: Any) -> Any:
         """Train on one micro-batch, this replica's samples; see `Learner.train_step`.

@@ -15,9 +15,11 @@ import numpy as np
 from keras.optimizers import LossScaleOptimizer
 
 from trainer.ranks.world import World
+from trainer.strategies import compiled_update
 from trainer.strategies import slots as slots_
-from trainer.strategies.distributed_optimizer import AgreeingLossScale, saved_as
+from trainer.strategies.distributed_optimizer import AgreeingLossScale
 from trainer.strategies.placed.holdings import Holdings
+from trainer.strategies.saved_as import saved_as
 from trainer.strategies.slots import Slots
 
 
@@ -41,6 +43,7 @@ class Owner:
         mine: Any = type(inner).from_config({**inner.get_config(), "name": "owner"})
         if hasattr(inner, "rate_factors"):
             object.__setattr__(mine, "rate_factors", inner.rate_factors)
+        compiled_update.set_compiled(mine, compiled_update.is_compiled(inner))
         paths = [variable.path for variable in model.trainable_variables]
         self.keys = sorted(holdings.owned)
         self.variables = [holdings.owned[key] for key in self.keys]
@@ -127,6 +130,7 @@ class _Owners:
 def _summing(kind: Any) -> type:
     class Summing(kind):
         owners: _Owners
+        clips_over_ranks = True
 
         def _clip_gradients(self, grads: Sequence[Any]) -> Any:
             import tensorflow as tf

@@ -10,7 +10,8 @@ import keras
 from keras.optimizers import LossScaleOptimizer
 
 from trainer.errors import ConfigError
-from trainer.strategies.distributed_optimizer import AgreeingLossScale, saved_as
+from trainer.strategies.distributed_optimizer import AgreeingLossScale
+from trainer.strategies.saved_as import saved_as
 from trainer.strategies.servers.client import Client
 from trainer.strategies.servers.job import keras_dtype
 from trainer.telemetry.timeline import Buckets

@@ -157,6 +157,9 @@ class ServedModel(data_parallel.DistributedModel):
         """What the servers do."""
         return self.client.job
 
+    def updated(self) -> None:
+        """Return None. Servers update, each by itself."""
+
     def gather(self) -> keras.Model:
         """Return the ordinary Keras model, the same on every worker; a collective.
 
