@@ -41,7 +41,7 @@ def shards(tmp_path_factory) -> Path:
 def train(cluster, folder: Path, shards: Path, hosts: int, **changes: object) -> Path:
     for host in cluster.hosts:
         cluster.shape(host, RATE)
-    config = tiny_runs.write_config(folder, shards, "run", **NETWORK, **changes)
+    config = tiny_runs.write_config(folder, shards, "run", **{**NETWORK, **changes})
     task = [sys.executable, "-m", "cingulum", "train", str(config)]
     line, added = mpirun.command(hosts, task, hosts=dict.fromkeys(cluster.hosts[:hosts], 1))
     sent = ["-x", "PYTHONPATH", *line[1:]]
@@ -59,7 +59,9 @@ def test_a_throttled_link_is_the_network(cluster, tmp_path, shards):
 
 
 def test_a_throttled_link_between_the_parts_of_a_network_is_the_network(cluster, tmp_path, shards):
-    found = evidence.diagnose(train(cluster, tmp_path, shards, 2, train__strategy="spatial"))
+    # Of four samples, few bytes cross: small steps.
+    changes = {"train__strategy": "spatial", "train__global_batch": 8}
+    found = evidence.diagnose(train(cluster, tmp_path, shards, 2, **changes))
     assert (found.bound, found.cause) == ("network", None), found
     assert "is waiting for messages of other ranks" in found.summary
     assert any("rank 1 @ n2 waits for messages in each step: " in sentence for sentence in found.evidence)

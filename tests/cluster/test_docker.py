@@ -276,6 +276,7 @@ def saves_when_told(process: subprocess.Popen[bytes], study: Path) -> None:
 def test_a_container_told_to_save_ends_with_75(daemon, study):
     plan = Docker(CLIENT, (USER, USER, ())).plan(training(study, epochs=400), HERE, study, "0" * 16)
     environment = {**os.environ, **plan.environment, "DOCKER_HOST": daemon.host}
+    (study / "failures.d").mkdir()  # as an attendant does, for what ranks say when they fail
     with (study / "log").open("wb") as log:
         process = subprocess.Popen(plan.command, env=environment, stdout=log, stderr=log)
     saves_when_told(process, study)
