@@ -24,14 +24,19 @@ SCHEDULES = ("1f1b", "gpipe")
 BOUND = 1e-5
 # Of cuts into more than two stages, and of cuts of replicas, so many are drawn.
 DRAWN = 3
+# Of cuts into two, at most about so many: DenseNet's layers are alike.
+PLACES = 40
 
 Cut = list[Any]  # network, schedule, replicas, numbers of the layers that stages begin with
 
 
 def cuts(network: str, stages: int, replicas: int) -> list[Cut]:
-    """Return all cuts into one or two stages, and of others some."""
+    """Return cuts into two stages at every place, by each schedule in turn, and of others some, by both."""
     places = range(1, len(staging.groups(read(network_cases.small(network), 1))))
     found = list(itertools.combinations(places, stages - 1))
+    if (stages, replicas) == (2, 1):
+        found = found[:: -(-len(found) // PLACES)]
+        return [[network, SCHEDULES[at % 2], 1, list(firsts)] for at, firsts in enumerate(found)]
     if stages > 2 or replicas > 1:
         found = random.Random(f"{network} {stages} {replicas}").sample(found, min(DRAWN, len(found)))
     return [[network, schedule, replicas, list(firsts)] for firsts in found for schedule in SCHEDULES]

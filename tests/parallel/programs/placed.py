@@ -150,6 +150,7 @@ def divided_anew(learner: Any, plan: Any) -> Any:
 def move(folder: Path, legs: range, world: World) -> None:
     """Train the legs; writes FOLDER/moved on.npz after each."""
     for leg in legs:
+        watch()
         strategy, alone = LEGS[leg]
         case = dataclasses.replace(CASES["moved"], strategy=strategy)
         if world.is_main or not alone:
@@ -267,6 +268,11 @@ def plain(case: Case) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     return start, found
 
 
+def watch() -> None:
+    """Let a rank that waits for ever from now on say where, and end."""
+    faulthandler.dump_traceback_later(HANGING_S, exit=True)
+
+
 def main() -> None:
     folder, reference = Path(sys.argv[1]), Path(sys.argv[2])
     names = [name for name in sys.argv[3].split(",") if name]
@@ -274,8 +280,7 @@ def main() -> None:
     world = starting.init(threads=1, members=Members(messages=launch.expected_size() > 1))
     crossed = {}
     for name in names:
-        # A rank that waits for ever says where.
-        faulthandler.dump_traceback_later(HANGING_S, exit=True)
+        watch()
         case = CASES[name]
         placed_cases.use(case.policy)
         began = time.monotonic()
@@ -290,11 +295,13 @@ def main() -> None:
         move(folder, range(*map(int, sys.argv[4].split(":"))), world)
     missing = [name for name in names if not (reference / f"{name}.npz").exists()]
     for name in missing[world.rank :: world.size]:
+        watch()
         case = CASES[name]
         placed_cases.use(case.policy)
         start, found = plain(case)
         np.savez(reference / f"{name}.start.npz", **start)
         np.savez(reference / f"{name}.npz", **found)
+    watch()  # the others may have more to do alone
     world.barrier()
     world.shutdown()
 

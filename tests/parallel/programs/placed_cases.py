@@ -250,12 +250,33 @@ def _ten_steps(name: str) -> Case:
     )
 
 
+# Of a registered network: on all numbers of ranks, on which others are not.
+ON_ANY = ("tiny filters", "resattnet18 filters")
+
+
+def _ranks(name: str, way: str) -> tuple[int, ...]:
+    """On two ranks each way of each network, on three or four every second one, on one a way of each network.
+
+    So each way and each network is divided over each number. On one rank nothing is divided: the ways differ
+    by micro-batches alone.
+    """
+    if f"{name} {way}" in ON_ANY:
+        return ()
+    network, number = models.names().index(name), list(WAYS).index(way)
+    alone = (1,) if number == network % len(WAYS) else ()
+    return (*alone, 2, 3 + (network + number) % 2)
+
+
 def _own(strategy: Strategy = FILTERS, **changes: Any) -> Case:
     return dataclasses.replace(Case(own, strategy), **changes)
 
 
 CASES: dict[str, Case] = {
-    **{f"{name} {way}": _registered(name, way) for name in models.names() for way in WAYS},
+    **{
+        f"{name} {way}": dataclasses.replace(_registered(name, way), ranks=_ranks(name, way))
+        for name in models.names()
+        for way in WAYS
+    },
     **{f"ten steps of {name} by hypergraph": _ten_steps(name) for name in FIVE},
     **{
         f"mixed at random {seed}": Case(mixed_network, seed=seed, loss="both", tolerance=NETWORK)
