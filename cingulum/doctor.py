@@ -194,13 +194,7 @@ def check_gpu() -> Finding:
     if shutil.which("nvidia-smi") is None:
         return Finding("GPU", "note", "none on this host: training runs on the CPU")
     try:
-        listed = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        ).stdout.strip()
+        listed = _listed_gpus()
     except (subprocess.SubprocessError, OSError) as error:
         return Finding(
             "GPU",
@@ -220,10 +214,48 @@ def check_gpu() -> Finding:
             "GPU", "bad", f"TensorFlow does not start: {ran.stderr[-300:]}", "pip install -e '.[gpu]'"
         )
     built = "built in" if nccl else "not built in"
-    said = f"{' / '.join(listed.splitlines())}; TensorFlow sees {seen}, NCCL {built}"
+    said = f"{' / '.join(listed)}; TensorFlow sees {seen}, NCCL {built}"
     if seen and nccl:
         return Finding("GPU", "ok", said)
     return Finding("GPU", "bad", said, "pip install -e '.[gpu]', then: python docker/horovod/build.py --gpu")
+
+
+def _listed_gpus() -> list[str]:
+    """Name, memory, driver and fast precisions of each GPU, as nvidia-smi has them.
+
+    Raises:
+        SubprocessError: it fails.
+        OSError: it cannot be run.
+    """
+
+    def asked(*fields: str) -> list[str]:
+        line = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
+        ran = subprocess.run(line, capture_output=True, text=True, timeout=30, check=True)
+        return ran.stdout.strip().splitlines()
+
+    known = ("name", "memory.total", "driver_version")
+    try:
+        rows = [row.rpartition(", ") for row in asked(*known, "compute_cap")]
+    except subprocess.CalledProcessError:  # a driver that does not know this field
+        return asked(*known)
+    return [f"{row}, {fast_precisions(capability)}" for row, _, capability in rows]
+
+
+def fast_precisions(capability: str) -> str:
+    """Return which precisions a GPU's tensor cores compute, by its compute capability such as '8.0'.
+
+    NVIDIA, CUDA C++ Programming Guide, table of arithmetic by compute capability: float16 from 7.0 on,
+    bfloat16 and TF32 from 8.0 on.
+    """
+    try:
+        major = int(capability.partition(".")[0])
+    except ValueError:
+        return f"compute capability {capability}"
+    if major >= 8:
+        return "tensor cores for float32 (as TF32), mixed_bfloat16 and mixed_float16"
+    if major == 7:
+        return "tensor cores for mixed_float16 only"
+    return "no tensor cores: float32"
 
 
 def _python(arguments: list[str]) -> subprocess.CompletedProcess[str]:

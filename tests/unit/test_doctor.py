@@ -1,3 +1,4 @@
+import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -145,3 +146,33 @@ def test_convolutions_without_onednn_where_it_would_be_faster_are_worth_a_note(
     if state == "note":
         assert "by TF_ENABLE_ONEDNN_OPTS=0: 3D convolutions take several times as long" in finding.said
         assert finding.cure == "unset TF_ENABLE_ONEDNN_OPTS, or set it to 1"
+
+
+@pytest.mark.parametrize("knows_capability", [True, False])
+def test_gpus_are_told_with_the_precisions_that_they_compute_fast(knows_capability, tmp_path, monkeypatch):
+    """A program stands in for nvidia-smi, and answers for two GPUs."""
+    program = tmp_path / "nvidia-smi"
+    refused = "" if knows_capability else 'case "$1" in *compute_cap*) exit 6;; esac\n'
+    program.write_text(
+        f"#!/bin/sh\n{refused}"
+        'case "$1" in *compute_cap*) a=", 9.0" b=", 7.0";; esac\n'
+        'echo "NVIDIA H100, 81559 MiB, 580.1$a"\necho "Tesla V100, 16384 MiB, 580.1$b"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    ran = subprocess.CompletedProcess([], 0, stdout="[2, true]\n", stderr="")
+    monkeypatch.setattr(doctor, "_python", lambda arguments: ran)
+    found = doctor.check_gpu()
+    assert found.state == "ok"
+    told = found.said.partition(";")[0].split(" / ")
+    if not knows_capability:
+        assert told == ["NVIDIA H100, 81559 MiB, 580.1", "Tesla V100, 16384 MiB, 580.1"]
+        return
+    fast = "tensor cores for float32 (as TF32), mixed_bfloat16 and mixed_float16"
+    assert told[0] == f"NVIDIA H100, 81559 MiB, 580.1, {fast}"
+    assert told[1] == "Tesla V100, 16384 MiB, 580.1, tensor cores for mixed_float16 only"
+
+
+def test_a_gpu_of_before_tensor_cores_has_none():
+    assert doctor.fast_precisions("6.1") == "no tensor cores: float32"
+    assert doctor.fast_precisions("[N/A]") == "compute capability [N/A]"
