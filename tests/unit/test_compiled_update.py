@@ -145,6 +145,12 @@ def test_a_saved_model_names_keras_own_class() -> None:
     assert keras.saving.serialize_keras_object(optimizer)["class_name"] == "AdamW"
 
 
+def test_made_compilable_twice_it_is_so_once() -> None:
+    optimizer = compilable(of.SGD(0.1))
+    kind = type(optimizer)
+    assert type(compilable(optimizer)) is kind
+
+
 def test_optimizers_of_runs_can_be_compiled_and_are_not_until_it_is_decided() -> None:
     optimizer = compilable(optimizers.plain(OptimizerConfig(name="adamw"), 0.1))
     assert not is_compiled(optimizer)

@@ -38,15 +38,16 @@ _ROUNDS = 5
 def compilable(optimizer: keras.Optimizer) -> keras.Optimizer:
     """Let an optimizer's update be compiled: see `set_compiled`. Until then nothing is different.
 
-    The optimizer itself is changed and returned; it is saved as Keras' own class. Clipping, decay, update and
-    moving averages are compiled. What sums over ranks is not: it has to lie around this, as the classes of
-    `DistributedOptimizer` and of placed owners do.
+    The optimizer itself is changed, once, and returned; it is saved as Keras' own class. Clipping, decay,
+    update and moving averages are compiled. What sums over ranks is not: it has to lie around this, as the
+    classes of `DistributedOptimizer` and of placed owners do.
 
     Args:
         optimizer: any Keras 3 optimizer but a `LossScaleOptimizer`, whose inner one is meant.
     """
-    kind: Any = type(optimizer)
-    optimizer.__class__ = _compiling(kind)
+    if not hasattr(optimizer, "compiles"):
+        kind: Any = type(optimizer)
+        optimizer.__class__ = _compiling(kind)
     return optimizer
 
 
