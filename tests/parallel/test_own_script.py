@@ -95,3 +95,11 @@ def test_an_optimizer_of_several_that_was_not_wrapped_is_named_and_none_that_nob
     done = launch(2, "two_optimizers.py", "first")
     assert done.exit_code == 2
     assert "second (SGD)" in done.err and "RMSprop" not in done.err and "first (" not in done.err
+
+
+def test_where_keras_was_to_compile_the_step_its_update_is_compiled(launch: Launch) -> None:
+    done = launch(2, "compiled_script.py")
+    assert done.exit_code == 0, done.err
+    plain, compiled = json.loads(done.out.splitlines()[-1])
+    assert (plain["compiled"], compiled["compiled"]) == (False, True)
+    assert compiled["weights"] == pytest.approx(plain["weights"], rel=1e-4, abs=1e-6)
