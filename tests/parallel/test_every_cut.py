@@ -1,4 +1,4 @@
-"""Networks cut into stages at every place train as one process does, by both schedules and with replicas."""
+"""Networks cut into stages at many places train as one process does, by both schedules and with replicas."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SCHEDULES = ("1f1b", "gpipe")
 BOUND = 1e-5
 # Of cuts into more than two stages, and of cuts of replicas, so many are drawn.
 DRAWN = 3
-# Of cuts into two, at most about so many: DenseNet's layers are alike.
-PLACES = 40
+# Of cuts into two, at most so many, at like distances: each takes a quarter of a minute.
+PLACES = 16
 
 Cut = list[Any]  # network, schedule, replicas, numbers of the layers that stages begin with
 
 
 def cuts(network: str, stages: int, replicas: int) -> list[Cut]:
-    """Return cuts into two stages at every place, by each schedule in turn, and of others some, by both."""
+    """Return cuts into two stages at many places, by each schedule in turn, and of others some, by both."""
     places = range(1, len(staging.groups(read(network_cases.small(network), 1))))
     found = list(itertools.combinations(places, stages - 1))
     if (stages, replicas) == (2, 1):
