@@ -197,6 +197,12 @@ def test_where_bits_must_be_the_same_again_no_timing_decides(
     assert not compiled_update.choose("auto", updated(of.Adam()), World()).compiled
 
 
+def test_for_few_updates_nothing_is_tried(large: None) -> None:
+    chosen = compiled_update.choose("auto", updated(of.Adam()), World(), updates=499)
+    assert chosen == UpdateOfRun(compiled=False, why="fewer than 500 updates are to come")
+    assert compiled_update.choose("auto", updated(of.Adam()), World(), updates=500).plain_ms is not None
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_a_run_that_goes_on_updates_as_before(before: bool) -> None:
     # Small, so that a new one would not be.

@@ -168,6 +168,7 @@ def choose_update(training: Session) -> UpdateOfRun | None:
         world,
         before=world.broadcast_object(before),
         by_time=not config.deterministic,
+        updates=training.last_step - training.cursor.step,
     )
     if chosen.plain_ms is not None:
         training.reporter.note(f"{chosen}.")

@@ -28,6 +28,8 @@ from trainer.strategies.saved_as import saved_as
 
 # On processors an update of fewer numbers takes a few milliseconds, and compiling it a second or more.
 LEAST = 1_000_000
+# In fewer updates it does not save what trying takes: half a minute for DenseNet-121, of 364 variables.
+FEW_UPDATES = 500
 # Compiled, it must take at most this share of the time.
 WORTH = 0.9
 # Of weights that are updated by one function: as large as a bucket of gradients.
@@ -118,6 +120,7 @@ def choose(
     *,
     before: bool | None = None,
     by_time: bool = True,
+    updates: int | None = None,
 ) -> UpdateOfRun:
     """Decide for all ranks whether the update is compiled, and set it; a collective.
 
@@ -126,6 +129,7 @@ def choose(
         updated: by this rank.
         world: all ranks.
         before: how the run that goes on has updated; None for a new one.
+        updates: to come; None: not known.
         by_time: whether timing may decide, too; not where two runs must end with the same bits.
 
     Returns:
@@ -146,8 +150,11 @@ def choose(
         why = "as this run has updated so far"
     elif len(places) > 1:
         why = f"ranks compute on unlike devices ({'; '.join(places)[:200]})"
-    elif wanted == "auto" and before is None and not on_gpus and largest < LEAST:
-        why = f"no rank updates {LEAST:,} weights or more"
+    elif wanted == "auto" and before is None:
+        if not on_gpus and largest < LEAST:
+            why = f"no rank updates {LEAST:,} weights or more"
+        elif updates is not None and updates < FEW_UPDATES:
+            why = f"fewer than {FEW_UPDATES} updates are to come"
     if why:
         chosen = UpdateOfRun(compiled=False, why=why)
     else:
