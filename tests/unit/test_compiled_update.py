@@ -105,7 +105,13 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled_update, "LEAST", 1)
 
 
-@pytest.mark.parametrize("name", KINDS)
+# Compiling takes a second or more for each.
+DEEP = ("clip norm", "factored", "signs", "norms")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.deep if name in DEEP else ()) for name in KINDS]
+)
 def test_compiled_it_updates_as_keras_does(name: str, in_groups: None) -> None:
     make = KINDS[name]
     plain, compiled = trained(make(), False), trained(compilable(make()), True)
