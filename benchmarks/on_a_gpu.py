@@ -192,12 +192,11 @@ def _run(line: Sequence[object], most_s: float) -> str:
     ) as process:
         try:
             out, error = process.communicate(timeout=most_s)
-        except BaseException as why:
+        except subprocess.TimeoutExpired:
+            raise subprocess.SubprocessError(f"did not end within {most_s:.0f} s") from None
+        finally:  # also after Ctrl-C, and with all that it has started
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            if isinstance(why, subprocess.TimeoutExpired):
-                raise subprocess.SubprocessError(f"did not end within {most_s:.0f} s") from None
-            raise
     if process.returncode:
         raise subprocess.SubprocessError(f"exit code {process.returncode}: {error.strip()[-280:]}")
     return out

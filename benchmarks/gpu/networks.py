@@ -32,9 +32,7 @@ def _inputs(layer: Any) -> list[str]:
     if isinstance(layer, keras.layers.InputLayer):
         return []
     (node,) = layer._inbound_nodes
-    return [before.operation.name.replace(".", "_") for before in node.parent_nodes] or [
-        one._keras_history.operation.name for one in node.input_tensors
-    ]
+    return [before.operation.name.replace(".", "_") for before in node.parent_nodes]
 
 
 def _layer(one: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# What issue 42 wants of a first GPU.
+# What is wanted of a first GPU: at most, at least, within, and networks of five.
 RUN, HALF, PREDICTED, AHEAD = 1.05, 1.8, 0.10, 3
 WAYS = (
     ("ours", False, "ours, update uncompiled"),

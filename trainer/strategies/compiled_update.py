@@ -129,8 +129,8 @@ def choose(
         updated: by this rank.
         world: all ranks.
         before: how the run that goes on has updated; None for a new one.
-        updates: to come; None: not known.
         by_time: whether timing may decide, too; not where two runs must end with the same bits.
+        updates: to come; None: not known.
 
     Returns:
         What was chosen and why, the same on every rank.
