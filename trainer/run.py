@@ -190,9 +190,9 @@ def _train(
         if unequal := machine.unequal_hosts(world.hosts, devices):
             reporter.note(unequal)
         ran = starting.recorded(config, data, model, world, devices, command)
-        watchdog.beat("timing the optimizer's update", collective=True)
-        update = starting.choose_update(training)
-        ran = ran.model_copy(update=strategy.recorded(world) | {"update": update})
+        watchdog.beat("timing what XLA may compile", collective=True)
+        compiled = starting.choose_compiled(training)
+        ran = ran.model_copy(update=strategy.recorded(world) | compiled)
         training.start, staging = world.broadcast_object((lease.start, lease.staging) if lease else None)
         training.lease = lease
         training.run_id = agree(

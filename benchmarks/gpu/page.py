@@ -9,8 +9,8 @@ from typing import Any
 # What is wanted of a first GPU: at most, at least, within, and networks of five.
 RUN, HALF, PREDICTED, AHEAD = 1.05, 1.8, 0.10, 3
 WAYS = (
-    ("ours", False, "ours, update uncompiled"),
-    ("ours", True, "ours, update compiled"),
+    ("ours", False, "ours, uncompiled"),
+    ("ours", True, "ours, compiled where faster"),
     ("keras", False, "Keras, uncompiled"),
     ("keras", True, "Keras, all compiled"),
     ("torch", False, "PyTorch, eager"),

@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from trainer import models
 from trainer.ranks.world import World
-from trainer.strategies import compiled_update, data
+from trainer.strategies import compiled_passes, compiled_update, data
 from trainer.strategies.learner import Setup
 from trainer.tasks import losses
 
@@ -82,13 +82,15 @@ def main() -> None:
 
 
 def _ours(job: Job, compiled: bool) -> dict[str, Any]:
-    """Our step on one rank, its update compiled or not, and its parts each by itself."""
+    """Our step on one rank, compiled where `train.compile=auto` does or not, and its parts by themselves."""
     model = _network(job)
     optimizer = compiled_update.compilable(keras.optimizers.AdamW(1e-3))
     optimizer.build(model.trainable_variables)
     compiled_update.set_compiled(optimizer, compiled)
     loss = _loss(job)
     learner = data.build(Setup(model, optimizer, World(), loss, lambda y, outputs: loss(y, outputs)))
+    passes = compiled_passes.choose("auto" if compiled else "none", learner.passes(), job.batch, World())
+    network = learner.passes().network(passes.way)
     with tf.device("CPU:0"):
         batch = [tf.constant(part) for part in _batch(job)]
     _forget_peak()
@@ -100,7 +102,7 @@ def _ours(job: Job, compiled: bool) -> dict[str, Any]:
     @tf.function(autograph=False, jit_compile=False)
     def both(x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
-            mean = tf.reduce_mean(loss(y, model(x, training=True)))
+            mean = tf.reduce_mean(loss(y, network(x)))
         gradients = tape.gradient(mean, [v.value for v in model.trainable_variables])
         return tf.add_n([tf.cast(tf.reshape(g, [-1])[0], tf.float32) for g in gradients])
 
@@ -110,6 +112,7 @@ def _ours(job: Job, compiled: bool) -> dict[str, Any]:
         "forward_backward_ms": _timed(lambda: both(x, y), job)["step_ms"],
         "update_ms": 1000 * (tried.compiled_s if compiled else tried.plain_s),
         "fault": tried.fault,
+        "passes": passes.model_dump(),
         "peak_bytes": memory,
         "parameters": model.count_params(),
     }

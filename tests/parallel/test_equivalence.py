@@ -19,7 +19,10 @@ pytestmark = pytest.mark.slow
 RANKS = (1, 2, 3, 4)
 # `make test` has these on all numbers of ranks, and on three ranks every case but those that others contain.
 ON_ANY = ("float64", "float64_gather", "noise_float64", "global_clip_norm")
-CONTAINED = ("momentum", "accumulation", "ema", "sync_batch_norm", "noise", "bfloat16", "loss_scale")
+CONTAINED = (
+    *("momentum", "accumulation", "ema", "sync_batch_norm", "noise", "bfloat16", "loss_scale"),
+    *("passes_whole", "passes_buckets"),  # on one rank: tests/unit/test_compiled_passes.py
+)
 GATED = [
     pytest.param(
         name,

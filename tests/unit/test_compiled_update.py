@@ -17,8 +17,7 @@ from trainer.ranks.agreement import Agreed
 from trainer.ranks.world import World
 from trainer.run_folder.run_record import UpdateOfRun
 from trainer.strategies import compiled_update, optimizers
-from trainer.strategies.compiled_update import compilable, is_compiled, set_compiled
-from trainer.strategies.learner import Updated
+from trainer.strategies.compiled_update import Updated, compilable, is_compiled, set_compiled
 from trainer.strategies.rate_factors import scale_rates
 
 SHAPES = ((3, 3, 4), (4,), (5, 6), (7,))
@@ -190,7 +189,7 @@ def test_what_is_faster_on_the_slowest_rank_is_taken(
 ) -> None:
     monkeypatch.setattr(compiled_update, "trial", lambda *_: compiled_update.Trial(1e-3, 1e-4))
     mine = updated(of.Adam())
-    chosen = compiled_update.choose("auto", mine, TwoRanks(None, [plain_s, compiled_s, ""]))
+    chosen = compiled_update.choose("auto", mine, TwoRanks(None, None, [plain_s, compiled_s, ""]))
     assert (chosen.compiled, chosen.plain_ms, chosen.compiled_ms) == (is_faster, 1000, 1000 * compiled_s)
     assert is_compiled(mine.optimizers[0]) is is_faster
 
@@ -220,7 +219,7 @@ def test_a_run_that_goes_on_updates_as_before(before: bool) -> None:
 
 def test_ranks_on_unlike_devices_do_not_compile(large: None) -> None:
     mine = updated(of.Adam())
-    chosen = compiled_update.choose("xla", mine, TwoRanks([88, False, "another processor"]))
+    chosen = compiled_update.choose("xla", mine, TwoRanks([False, "another processor"]))
     assert not chosen.compiled and "another processor" in chosen.why
 
 

@@ -85,13 +85,16 @@ def _our_block(job: StepJob) -> Callable[[], list[float]]:
 
     import trainer
     from trainer.ranks import world as worlds
-    from trainer.strategies import data
+    from trainer.strategies import compiled_update, data
     from trainer.strategies.learner import Setup
 
     world = worlds.current()
     keras.utils.set_random_seed(1)
-    optimizer = trainer.DistributedOptimizer(keras.optimizers.AdamW(1e-3), **job.ring)
+    optimizer = compiled_update.compilable(keras.optimizers.AdamW(1e-3))
+    optimizer = trainer.DistributedOptimizer(optimizer, **job.ring)
     model = data.build(Setup(_network(job), optimizer, world))
+    trained = compiled_update.Updated((optimizer,), tuple(model.model.trainable_variables))
+    compiled_update.choose("auto", trained, world)
     batches = _batches(job)
 
     def block() -> list[float]:

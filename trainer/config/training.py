@@ -162,7 +162,8 @@ class TrainConfig(Section):
     )
     compile: Literal["auto", "xla", "none"] = may_change(
         "auto",
-        description="whether XLA compiles the optimizer's update: where that is faster, always or never",
+        description="what XLA compiles, the optimizer's update and on GPUs forward and backward: what gets "
+        "faster, all or nothing",
     )
     threads: int | None = may_change(
         None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -97,6 +97,27 @@ class UpdateOfRun(_Part):
         return f"the update is {'compiled by XLA' if self.compiled else 'not compiled'}: {self.why}{both}"
 
 
+class PassesOfRun(_Part):
+    """How forward and backward passes were computed at the last start: see strategies/compiled_passes.py.
+
+    Attributes:
+        way: `none`: not compiled; `whole`: each as one function; `buckets`: one for each bucket of gradients.
+        why: what decided.
+        ms: milliseconds of both, with the exchange of gradients, by each way that was timed, on the slowest
+            rank.
+    """
+
+    way: Literal["none", "whole", "buckets"] = "none"
+    why: str = ""
+    ms: dict[str, float] = {}
+
+    def __str__(self) -> str:
+        """Return one line for people."""
+        how = {"none": "not compiled", "whole": "compiled by XLA", "buckets": "compiled by XLA in buckets"}
+        timed = ", ".join(f"{way} {ms:.1f} ms" for way, ms in self.ms.items())
+        return f"the passes are {how[self.way]}: {self.why}{timed and f' ({timed})'}"
+
+
 class RunRecord(_Part):
     """Content of run.json; docs/reference/run-folder.md says what each key is."""
 
@@ -127,6 +148,7 @@ class RunRecord(_Part):
     command: list[str] | str = []
     cache: dict[str, Any] | None = None
     update: UpdateOfRun | None = None
+    passes: PassesOfRun | None = None
     started: str | None = None
     finished: str | None = None
     resumed_from: list[Resumption] = []

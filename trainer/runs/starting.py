@@ -23,10 +23,10 @@ from trainer.ranks.world import World
 from trainer.run_folder import checkpoint, machine, record, resuming
 from trainer.run_folder.checkpoint import Cursor
 from trainer.run_folder.record import RunFolder
-from trainer.run_folder.run_record import Resumption, RunRecord, UpdateOfRun
+from trainer.run_folder.run_record import PassesOfRun, Resumption, RunRecord, UpdateOfRun
 from trainer.runs.preparation import Data
 from trainer.runs.session import Session
-from trainer.strategies import compiled_update
+from trainer.strategies import compiled_passes, compiled_update
 from trainer.telemetry import json_lines, prediction
 
 
@@ -142,37 +142,41 @@ def recorded(
     )
 
 
-def choose_update(training: Session) -> UpdateOfRun | None:
-    """Decide whether the optimizer's update is compiled; a run that goes on updates as it has; a collective.
+def choose_compiled(training: Session) -> dict[str, UpdateOfRun | PassesOfRun | None]:
+    """Decide what of a step XLA compiles; a run that goes on computes as it has; a collective.
 
     Returns:
-        What was chosen; None where other processes update.
+        What was chosen, as run.json has it; None for what other processes compute.
 
     Raises:
-        Agreed: it is to be compiled, and cannot be.
+        Agreed: something is to be compiled, and cannot be.
     """
-    config, world, updated = training.config.train, training.world, training.learner.updated()
-    if updated is None:
-        return None
+    config, world, learner = training.config.train, training.world, training.learner
 
-    def has_updated() -> bool | None:
+    def has_computed() -> tuple[bool | None, str | None]:
         if not training.cursor.step or not training.folder.run.is_file():
-            return None
-        known = RunRecord.read(training.folder.run).update
-        return known is not None and known.compiled
+            return None, None
+        ran = RunRecord.read(training.folder.run)
+        return ran.update is not None and ran.update.compiled, ran.passes.way if ran.passes else "none"
 
-    before = agree(world, lambda: has_updated() if world.is_main else None)
-    chosen = compiled_update.choose(
-        config.compile,
-        updated,
-        world,
-        before=world.broadcast_object(before),
-        by_time=not config.deterministic,
-        updates=training.last_step - training.cursor.step,
-    )
-    if chosen.plain_ms is not None:
-        training.reporter.note(f"{chosen}.")
-    return chosen
+    before = agree(world, lambda: has_computed() if world.is_main else (None, None))
+    was_compiled, way = world.broadcast_object(before)
+    by_time, updates = not config.deterministic, training.last_step - training.cursor.step
+    update, passes = None, None
+    if updated := learner.updated():
+        update = compiled_update.choose(
+            config.compile, updated, world, before=was_compiled, by_time=by_time, updates=updates
+        )
+        if update.plain_ms is not None:
+            training.reporter.note(f"{update}.")
+    if computed := learner.passes():
+        samples = training.plan.micro_batch
+        passes = compiled_passes.choose(
+            config.compile, computed, samples, world, before=way, by_time=by_time, updates=updates
+        )
+        if passes.ms:
+            training.reporter.note(f"{passes}.")
+    return {"update": update, "passes": passes}
 
 
 def open_folder(

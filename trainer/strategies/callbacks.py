@@ -15,9 +15,9 @@ import numpy as np
 from trainer.errors import ConfigError
 from trainer.ranks import world as worlds
 from trainer.strategies import compiled_update, guards
+from trainer.strategies.compiled_update import Updated
 from trainer.strategies.data import broadcast_state, broadcast_variables
 from trainer.strategies.distributed_optimizer import is_distributed
-from trainer.strategies.learner import Updated
 
 
 def callbacks(own: Sequence[keras.callbacks.Callback] = ()) -> list[keras.callbacks.Callback]:

@@ -23,7 +23,6 @@ from trainer.errors import ConfigError
 from trainer.ranks.agreement import Agreed
 from trainer.ranks.world import World
 from trainer.run_folder.run_record import UpdateOfRun
-from trainer.strategies.learner import Updated
 from trainer.strategies.saved_as import saved_as
 
 # On processors an update of fewer numbers takes a few milliseconds, and compiling it a second or more.
@@ -62,6 +61,19 @@ def set_compiled(optimizer: keras.Optimizer, compiled: bool) -> None:
 def is_compiled(optimizer: keras.Optimizer) -> bool:
     """Return whether it was decided so."""
     return getattr(_inner(optimizer), "compiles", False)
+
+
+@dataclass(frozen=True)
+class Updated:
+    """What one rank updates.
+
+    Attributes:
+        optimizers: that update it, or hand on to those that will how they do.
+        variables: trainable ones; none where the rank owns nothing.
+    """
+
+    optimizers: tuple[keras.Optimizer, ...]
+    variables: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -113,6 +125,28 @@ def trial(optimizer: keras.Optimizer, variables: Sequence[Any]) -> Trial:
     return Trial(fastest[0], math.inf if fault else fastest[1], fault)
 
 
+@dataclass(frozen=True)
+class Devices:
+    """What all ranks compute on.
+
+    Attributes:
+        are_gpus: whether any rank has one.
+        unlike: how they differ, where they do: XLA's code differs with the instructions, and all ranks must
+            hold the same bits.
+    """
+
+    are_gpus: bool
+    unlike: str = ""
+
+    @classmethod
+    def of(cls, world: World) -> Devices:
+        """Ask all ranks; a collective."""
+        everyones = world.allgather_object([bool(tf.config.list_logical_devices("GPU")), _place()])
+        places = sorted({place for _, place in everyones})
+        unlike = f"ranks compute on unlike devices ({'; '.join(places)[:200]})" if len(places) > 1 else ""
+        return cls(any(gpu for gpu, _ in everyones), unlike)
+
+
 def choose(
     wanted: str,
     updated: Updated,
@@ -139,19 +173,17 @@ def choose(
         Agreed: it was to be compiled, and cannot be on some rank.
     """
     optimizer, variables = updated.optimizers[0], updated.variables
-    size = sum(math.prod(v.shape) for v in variables)
-    everyones = world.allgather_object([size, bool(tf.config.list_logical_devices("GPU")), _place()])
-    largest, on_gpus = max(size for size, _, _ in everyones), any(gpu for _, gpu, _ in everyones)
-    places = sorted({place for _, _, place in everyones})
+    devices = Devices.of(world)
+    largest = max(world.allgather_object(sum(math.prod(v.shape) for v in variables)))
     why = ""
     if wanted == "none":
         why = "train.compile is none"
     elif wanted == "auto" and before is False:
         why = "as this run has updated so far"
-    elif len(places) > 1:
-        why = f"ranks compute on unlike devices ({'; '.join(places)[:200]})"
+    elif devices.unlike:
+        why = devices.unlike
     elif wanted == "auto" and before is None:
-        if not on_gpus and largest < LEAST:
+        if not devices.are_gpus and largest < LEAST:
             why = f"no rank updates {LEAST:,} weights or more"
         elif updates is not None and updates < FEW_UPDATES:
             why = f"fewer than {FEW_UPDATES} updates are to come"

@@ -14,6 +14,8 @@ import tensorflow as tf
 from trainer.errors import ConfigError
 from trainer.ranks.agreement import agree
 from trainer.ranks.world import World
+from trainer.strategies.compiled_passes import Passes, Way
+from trainer.strategies.compiled_update import Updated
 from trainer.strategies.distributed_optimizer import is_distributed, share_accumulated, trust
 from trainer.strategies.draws import Draws, SamplesOfPass
 from trainer.strategies.guards import average_statistics, check_divergence
@@ -23,19 +25,22 @@ from trainer.strategies.learner import (
     Predictions,
     Setup,
     Sums,
-    Updated,
     evaluated,
     sums_of,
 )
 from trainer.tasks.losses import cross_entropy, hits
 from trainer.telemetry.timeline import Timeline
 
+# Of gradients, where nothing else was asked for: that of `DistributedOptimizer`.
+BUCKET_MB = 4.0
 
-def build(setup: Setup) -> DistributedModel:
+
+def build(setup: Setup, *, bucket_mb: float = BUCKET_MB) -> DistributedModel:
     """Make a model ready to be trained by all ranks: same weights and optimizer state on every rank.
 
     Args:
         setup: its optimizer is distributed where there is more than one rank.
+        bucket_mb: MiB of gradients that leave together, for `Learner.passes`.
 
     Raises:
         ConfigError: several ranks, but the optimizer reduces nothing.
@@ -50,7 +55,7 @@ def build(setup: Setup) -> DistributedModel:
         optimizer.build(model.trainable_variables)
     broadcast_state(model, optimizer, world)
     trust(optimizer)
-    return DistributedModel(setup)
+    return DistributedModel(setup, bucket_mb=bucket_mb)
 
 
 def broadcast_state(model: keras.Model, optimizer: keras.Optimizer | None, world: World) -> None:
@@ -93,13 +98,15 @@ class DistributedModel(Learner):
         world: all ranks.
     """
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, *, bucket_mb: float = BUCKET_MB) -> None:
         self.model, self.optimizer, self.world = setup.model, setup.optimizer, setup.world
         self._loss, self._score = setup.loss or cross_entropy(), setup.score or hits
         self._timeline = setup.timeline or Timeline(enabled=False)
         self._class_weights = setup.class_weights
         self._draws, self._accumulation = Draws(setup.model, setup.seed), setup.accumulation
         self._done = setup.micro_batches_done
+        self._bucket_mb = bucket_mb
+        self._network = self._passes.network("none")
         if self.world.size * self._accumulation > 1:
             agree(self.world, self._draws.check)
         # Over this rank's samples since the last `take_sums`: see `Sums`.
@@ -129,6 +136,20 @@ class DistributedModel(Learner):
     def updated(self) -> Updated | None:
         """Return the whole network's optimizer and weights."""
         return Updated((self.optimizer,), tuple(self.model.trainable_variables))
+
+    def passes(self) -> Passes | None:
+        """Return how the whole network's passes are computed."""
+        return self._passes
+
+    @property
+    def _passes(self) -> Passes:
+        reduce = getattr(self.optimizer, "reduce", list)
+        ways: tuple[Way, ...] = ("none", "whole") if reduce is list else ("none", "whole", "buckets")
+        ranks = self.world.size
+        return Passes(self.model, ways, self._draws, ranks, self._bucket_mb, reduce, self._take)
+
+    def _take(self, way: Way) -> None:
+        self._network = self._passes.network(way)
 
     def take_sums(self) -> Sums:
         """Return the sums over all samples on all ranks since the last call; a collective.
@@ -199,7 +220,7 @@ class DistributedModel(Learner):
         x = self._timeline.started(x)
         drawn = self._draws.of_pass(x, done // self._accumulation, self._samples(w, done))
         with drawn as passing, tf.GradientTape() as tape:
-            outputs = self.model(x, training=True)
+            outputs = self._network(x)
             losses = self._loss(y, outputs)
             # As Keras' sum_over_batch_size: divided by the number of samples, not by their weights.
             mean = tf.reduce_mean(losses * w)

@@ -59,7 +59,7 @@ class DataParallel(Strategy):
         """Make the learner: see `data.build`."""
         from trainer.strategies import data
 
-        return data.build(setup)
+        return data.build(setup, bucket_mb=self.ring.bucket_mb)
 
     def recording(self, world: World, folder: Path, step: int) -> AbstractContextManager[None]:
         """Record Horovod's own files, where they were asked for."""

@@ -85,7 +85,9 @@ class PhiloxStream:
 
     def uniform(self, shape: Sequence[Any]) -> Any:
         """Return float32 of this shape, or of the box, from 0 to below 1."""
-        return self._drawn(tf.raw_ops.StatelessRandomUniformV2, tf.float32, shape)
+        # TensorFlow's own numbers, of the lower 23 bits of each word. Compiled, they would be other ones.
+        mantissas = tf.bitwise.bitwise_and(self.words(shape), 0x7FFFFF)
+        return tf.bitcast(tf.bitwise.bitwise_or(mantissas, 0x3F800000), tf.float32) - 1.0
 
     def normal(self, shape: Sequence[Any]) -> Any:
         """Return float32 of this shape, or of the box, of mean 0 and deviation 1."""

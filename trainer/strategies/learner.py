@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import keras
 
     from trainer.ranks.world import World
+    from trainer.strategies.compiled_passes import Passes
+    from trainer.strategies.compiled_update import Updated
     from trainer.tasks.base import PerSample
     from trainer.telemetry.timeline import Timeline
 
@@ -125,19 +127,6 @@ class Update:
     samples: int | None = None
 
 
-@dataclass(frozen=True)
-class Updated:
-    """What one rank updates.
-
-    Attributes:
-        optimizers: that update it, or hand on to those that will how they do.
-        variables: trainable ones; none where the rank owns nothing.
-    """
-
-    optimizers: tuple[keras.Optimizer, ...]
-    variables: tuple[Any, ...]
-
-
 class Learner(ABC):
     """The network on one rank, and how all ranks train it together.
 
@@ -238,6 +227,13 @@ class Learner(ABC):
         """Return what this rank updates by an optimizer within its step; None where others do; no collective.
 
         The same on every rank: something or None. Default: None.
+        """
+        return None
+
+    def passes(self) -> Passes | None:
+        """Return how this rank computes forward and backward passes; None where it has no choice.
+
+        No collective; the same on every rank: something or None. Default: None.
         """
         return None
 

@@ -33,7 +33,9 @@ class Case:
     tolerance: float = 2e-6
     overflow_at: int | None = None  # a step at which one sample overflows float16
     noise: bool = False  # layers that draw at random
+    normals: bool = True  # normal numbers, too, which are not compiled
     compiled: bool = False  # the update, by XLA; not the reference's
+    passes: str = "none"  # how XLA compiles them; not the reference's
 
 
 CASES = {
@@ -83,6 +85,19 @@ CASES = {
         overflow_at=2,
         compiled=True,
     ),
+    **{
+        f"passes_{way}": Case(
+            lambda: SGD(0.1, momentum=0.9),
+            policy="float64",
+            batch_norm=True,
+            noise=True,
+            normals=False,
+            ring={"bucket_mb": 0.0005},
+            tolerance=1e-12,
+            passes=way,
+        )
+        for way in ("whole", "buckets")
+    },
     "noise": Case(lambda: SGD(0.1, momentum=0.9), noise=True, tolerance=1e-5),
     "noise_float64": Case(
         lambda: SGD(0.1, momentum=0.9), policy="float64", batch_norm=True, noise=True, tolerance=1e-12
@@ -135,19 +150,22 @@ class DropPath(keras.layers.Layer):
         return x * keras.ops.cast(each >= 0.25, x.dtype) * keras.ops.cast(1 + all_alike, x.dtype)
 
 
-def network(batch_norm: type[keras.layers.Layer] | None, *, noise: bool = False) -> keras.Model:
+def network(
+    case: Case, batch_norm: type[keras.layers.Layer] = keras.layers.BatchNormalization
+) -> keras.Model:
     """A small 3D network; the first convolution has no bias: under batch norm its gradient is noise."""
     layers = [keras.Input((8, 8, 8, 1)), keras.layers.Conv3D(4, 3, use_bias=False)]
-    if batch_norm is not None:
+    if case.batch_norm:
         layers.append(batch_norm(momentum=0.7))
     layers.append(keras.layers.Activation("tanh"))
-    if noise:
-        layers += [keras.layers.SpatialDropout3D(0.3), keras.layers.GaussianNoise(0.2), DropPath()]
+    if case.noise:
+        layers += [keras.layers.SpatialDropout3D(0.3), DropPath()]
+        layers += [keras.layers.GaussianNoise(0.2)] if case.normals else []
     layers += [keras.layers.Conv3D(6, 3, strides=2), keras.layers.Activation("tanh")]
-    if noise:
+    if case.noise:
         layers += [keras.layers.Dropout(0.4), keras.layers.AlphaDropout(0.2)]
     layers.append(keras.layers.GlobalAveragePooling3D())
-    if noise:
+    if case.noise and case.normals:
         layers.append(keras.layers.GaussianDropout(0.2))
     layers += [
         keras.layers.Dense(3, dtype="float64" if keras.config.floatx() == "float64" else "float32"),

@@ -27,12 +27,15 @@ for name in sys.argv[2].split(","):
     set_precision(case)
     # Only rank 0 starts like the reference: the broadcast must do the rest.
     keras.utils.set_random_seed(3 + world.rank)
-    model = network(trainer.SyncBatchNormalization if case.batch_norm else None, noise=case.noise)
+    model = network(case, trainer.SyncBatchNormalization)
     optimizer = case.optimizer()
     compilable(getattr(optimizer, "inner_optimizer", optimizer))
     set_compiled(optimizer, case.compiled)
     optimizer = trainer.DistributedOptimizer(optimizer, **case.ring)
-    distributed = data.build(Setup(model, optimizer, world, seed=SEED))
+    distributed = data.build(
+        Setup(model, optimizer, world, seed=SEED), bucket_mb=case.ring.get("bucket_mb", 4)
+    )
+    distributed.passes().take(case.passes)
     for x, y, w in batches(case):
         distributed.train_step(x[mine], y[mine], w[mine])
     guards.check_divergence(model, world)

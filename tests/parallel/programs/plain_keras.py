@@ -15,7 +15,7 @@ folder = Path(sys.argv[1])
 for name, case in CASES.items():
     set_precision(case)
     keras.utils.set_random_seed(3)
-    model = network(keras.layers.BatchNormalization if case.batch_norm else None, noise=case.noise)
+    model = network(case)
     np.savez(folder / f"{name}.start.npz", **{f"weight_{i}": v.numpy() for i, v in enumerate(model.weights)})
     train_in_one_process(model, case)
     np.savez(folder / f"{name}.npz", **state(model, model.optimizer))

@@ -31,7 +31,7 @@ ROUNDS = 4  # of the six batches: more than 20 steps
 def reference(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
     """State before and after training with nothing but Keras."""
     keras.utils.set_random_seed(3)
-    model = network(keras.layers.BatchNormalization if case.batch_norm else None, noise=case.noise)
+    model = network(case)
     start = {f"weight_{i}": v.numpy() for i, v in enumerate(model.weights)}
     train_in_one_process(model, case, ROUNDS)
     return start, state(model, model.optimizer)
@@ -72,7 +72,7 @@ with serving.serving(world):
         keras.config.set_dtype_policy(case.policy)
         # Only worker 0 starts like the reference: the broadcast must do the rest.
         keras.utils.set_random_seed(3 + world.rank)
-        model = network(trainer.SyncBatchNormalization if case.batch_norm else None, noise=case.noise)
+        model = network(case, trainer.SyncBatchNormalization)
         # Messages of 1 KiB: the small network is cut into several.
         config = ServerConfig(count=int(count), placement=placement, piece_mb=1 / 1024)
         optimizer = case.optimizer()

@@ -98,6 +98,9 @@ class AsyncLearner(DistributedModel):
     def updated(self) -> None:
         """Return None. Each server updates what it holds."""
 
+    def passes(self) -> None:
+        """Return None. Workers compute them."""
+
     def gather(self) -> keras.Model:
         """Return the ordinary Keras model with all servers' parts."""
         self.settle()

@@ -18,6 +18,7 @@ from trainer.planning.placement.units import Placement
 from trainer.ranks.exchange import Exchange, naming_who_is_late, open_exchange
 from trainer.ranks.world import World
 from trainer.strategies.base import Share
+from trainer.strategies.compiled_update import Updated
 from trainer.strategies.draws import Draws, SamplesOfPass
 from trainer.strategies.learner import (
     Collected,
@@ -25,7 +26,6 @@ from trainer.strategies.learner import (
     Predictions,
     Setup,
     Sums,
-    Updated,
     evaluated,
     sums_of,
 )
