@@ -131,7 +131,8 @@ def test_of_equal_operations_one_is_measured(tmp_path, shards, quick, monkeypatc
     profile = profiled(config, "--batch", "1")
     assert profile.batch == 1
     measured = {one.measured for one in profile.operations if one.measured}
-    assert computed == measured - {"loss"}
+    # What tasks take is measured by networks of its own, once in a process.
+    assert computed & {one.name for one in profile.operations} == measured - {"loss"}
     assert len(measured) < 0.6 * len(profile.operations)
     for one in profile.operations:
         if one.measured:
@@ -155,7 +156,7 @@ def test_of_equal_operations_one_is_measured(tmp_path, shards, quick, monkeypatc
 def test_other_tasks_inputs_and_precisions(tmp_path, shards, quick, changes, kinds):
     profile = profiled(configured(tmp_path, shards, model__options={}, **changes))
     assert kinds <= {one.kind for one in profile.operations}
-    assert profile.operations[-1].kind == "loss" and profile.operations[-1].forward_s[0] > 0
+    assert profile.operations[-1].kind == profile.operations[-1].measured == "loss"
     narrow = profile.precision != "float32"
     first = next(one for one in profile.operations if one.kind == "convolution")
     shape = next(

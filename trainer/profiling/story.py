@@ -59,8 +59,9 @@ def profile(
     found = agree(world, lambda: _prepare(config, samples))
     about = About(config.model.name, found.data.sample_shape, samples, config.train.precision)
     return measure(
-        world, about, found.network, found.model, found.optimizer, found.loss, operation=operation, link=link
-    )
+        world, about, found.network, found.model, found.optimizer, found.loss,
+        compile=config.train.compile, operation=operation, link=link,
+    )  # fmt: skip
 
 
 def _prepare(config: RunConfig, batch: int) -> _Prepared:

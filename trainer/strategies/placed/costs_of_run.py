@@ -48,7 +48,7 @@ def profile(
     try:
         return measure(
             world, about, network, model, optimizers.build(train, 1, model), _loss,
-            operation=_unseen, link=_unseen,
+            compile=train.compile, operation=_unseen, link=_unseen,
         )  # fmt: skip
     finally:
         for variable, value in zip(model.variables, before, strict=True):

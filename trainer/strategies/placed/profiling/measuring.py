@@ -38,6 +38,7 @@ def measure(
     optimizer: keras.Optimizer,
     loss: Loss,
     *,
+    compile: str,
     operation: Show,
     link: Show,
 ) -> Profile:
@@ -50,6 +51,7 @@ def measure(
         model: whose weights may change.
         optimizer: of the model.
         loss: of the network's outputs.
+        compile: `train.compile`.
         operation: is told how many of how many operations are done.
         link: is told how many of how many pairs of ranks are done.
 
@@ -59,7 +61,7 @@ def measure(
     world.barrier()
     costs = agree(world, lambda: operations.measure(network, model, loss, operation))
     sizes = operations.parameter_bytes(network, model)
-    took, task_s = update.measure(optimizer, model), launching.measure()
+    took, task_s = update.measure(optimizer, model, compile), launching.measure()
     between = links.measure(world, link)
     handled = handling.measure(world)
     everyones = world.allgather_object(

@@ -40,7 +40,8 @@ def measure(network: Network, model: Any, loss: Loss, show: Callable[[int, int],
 
     What an operation computes is `computing.compute`, which the runtime calls, too. Backwards is what a
     forward pass with the gradients of inputs and weights takes more than the forward pass alone, both
-    measured in turn. No gradient of the network's inputs is computed: nothing needs it.
+    measured in turn. The loop's own operations are subtracted. No gradient of the network's inputs is
+    computed: nothing needs it.
 
     Args:
         network: `reading.read` of the model.
@@ -60,7 +61,8 @@ def measure(network: Network, model: Any, loss: Loss, show: Callable[[int, int],
     dtypes: dict[str, str] = {}
     equals: dict[str, str] = {}  # key of equal operations -> the first of them
     firsts: dict[str, str] = {}  # every operation -> the first that is equal
-    watches: dict[str, Stopwatch] = {}
+    watches: dict[str, _Watch] = {}
+    empty: dict[tuple[int, int], Stopwatch] = {}
     for operation in network.operations:
         layer = layers.get(operation.layer)
         if not operation.readings:
@@ -79,13 +81,15 @@ def measure(network: Network, model: Any, loss: Loss, show: Callable[[int, int],
                 output = work(*arguments())
             dtypes[first] = output.dtype.name
             needs = [False, *wanted, *(one.trainable for one in operation.weights)]
-            watches[first] = _stopwatch(work, needs, arguments, output.shape, output.dtype)
+            watches[first] = _watch(work, needs, arguments, output.shape, output.dtype, empty)
         dtypes[operation.name] = dtypes[first]
     for number in range(timing.ROUNDS):
         for done, (name, watch) in enumerate(watches.items()):
             show(number * len(watches) + done, timing.ROUNDS * len(watches))
             with _enough_memory(network[name]), timing.as_in_a_step():
-                watch.round()
+                watch.passes.round()
+        for nothing in empty.values():
+            nothing.round()
     show(timing.ROUNDS * len(watches), timing.ROUNDS * len(watches))
     return {
         one.name: _cost(one, firsts.get(one.name, ""), dtypes[one.name], watches)
@@ -154,10 +158,33 @@ def _made(shape: tuple[int, ...], dtype: str, *, is_moments: bool) -> Any:
     return tf.cast(tf.random.stateless_normal(shape, (1, 2)), dtype)
 
 
-def _stopwatch(
-    work: Work, needs: Sequence[bool], arguments: Callable[[], list[Any]], shape: Any, dtype: Any
-) -> Stopwatch:
-    """Of the forward pass, and, where a gradient is needed, of both passes."""
+@dataclass(frozen=True)
+class _Watch:
+    """What times an operation.
+
+    Attributes:
+        passes: of the forward pass, and, where a gradient is needed, of both passes.
+        empty: of each of these, a loop with as many inputs and outputs that computes nothing. On a GPU
+            handing over its operations may take longer than what is timed.
+    """
+
+    passes: Stopwatch
+    empty: Sequence[Stopwatch]
+
+    def times(self) -> list[list[float]]:
+        """Return seconds of each pass without the loop's own, for each repeat."""
+        own = [timing.spread([each for (each,) in one.found]).median for one in self.empty]
+        return [[s - n for s, n in zip(each, own, strict=True)] for each in self.passes.found]
+
+
+def _watch(
+    work: Work,
+    needs: Sequence[bool],
+    arguments: Callable[[], list[Any]],
+    shape: Any,
+    dtype: Any,
+    empty: dict[tuple[int, int], Stopwatch],
+) -> _Watch:
 
     def forward(back: Any, *given: Any) -> list[Any]:
         return [work(*given)]
@@ -171,14 +198,23 @@ def _stopwatch(
         return [y, *(one for one in gradients if one is not None)]
 
     passes = [forward, both] if any(needs) else [forward]
-    return Stopwatch([timing.loop(one) for one in passes], lambda: [tf.ones(shape, dtype), *arguments()])
+    stopwatch = Stopwatch([timing.loop(one) for one in passes], lambda: [tf.ones(shape, dtype), *arguments()])
+    counts = [(1 + len(needs), outputs) for outputs in (1, 1 + sum(needs))[: len(passes)]]
+    return _Watch(stopwatch, [empty.setdefault(one, _empty(*one)) for one in counts])
 
 
-def _cost(operation: Operation, first: str, dtype: str, watches: Mapping[str, Stopwatch]) -> Cost:
+def _empty(inputs: int, outputs: int) -> Stopwatch:
+    def arguments() -> list[Any]:
+        return [tf.constant(float(number)) for number in range(inputs)]
+
+    return Stopwatch([timing.loop(lambda *given: given[:outputs])], arguments)
+
+
+def _cost(operation: Operation, first: str, dtype: str, watches: Mapping[str, _Watch]) -> Cost:
     size = math.prod(operation.shape) * int(tf.as_dtype(dtype).size)
     if not first:
         return Cost("", size, Spread(0.0, 0.0), Spread(0.0, 0.0))
-    times = watches[first].found
+    times = watches[first].times()
     backwards = [each[-1] - each[0] for each in times]  # of one pass alone, 0
     return Cost(first, size, timing.spread([each[0] for each in times]), timing.spread(backwards))
 

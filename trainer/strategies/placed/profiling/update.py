@@ -1,4 +1,4 @@
-"""Seconds of the optimizer's update of all weights on this rank's device."""
+"""Seconds of the optimizer's update of all weights on this rank's device, compiled where a run would be."""
 
 from __future__ import annotations
 
@@ -8,21 +8,26 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from trainer.ranks.world import World
+from trainer.strategies import compiled_update
+from trainer.strategies.compiled_update import Updated
 from trainer.strategies.placed.profiling import timing
 from trainer.strategies.placed.profiling.timing import Spread, Stopwatch
 
 
-def measure(optimizer: keras.Optimizer, model: keras.Model) -> Spread:
+def measure(optimizer: keras.Optimizer, model: keras.Model, compile: str = "auto") -> Spread:
     """Time the optimizer's step, with gradients of zeros; the model's weights may change.
 
     Args:
-        optimizer: of one rank.
+        optimizer: of one rank; from now on its update is compiled if that is faster.
         model: with trainable variables.
+        compile: `train.compile`.
     """
     variables = model.trainable_variables
     if not variables:
         return Spread(0.0, 0.0)
     optimizer.build(variables)
+    compiled_update.choose(compile, Updated((optimizer,), tuple(variables)), World())
 
     @tf.function(autograph=False, jit_compile=False)
     def update(*gradients: Any) -> Any:
