@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from trainer.config.augment import active
+from trainer.data.loading import device_feed
 from trainer.errors import Fenced, NotFiniteError, Stopped
 from trainer.ranks import consensus
 from trainer.ranks.agreement import Agreed, agree
@@ -41,7 +42,8 @@ class Training(Session):
         self.learner.begin(self._start())
         self.reporter.start(self.cursor.step, self.last_step)
         self.telemetry.start_epoch()
-        source = iter(batches)
+        device = device_feed.device()
+        source = iter(batches) if device is None else device_feed.fed(batches, device)
         next_talk = self.cursor.step + 1
         while not self.is_done:
             seconds = self._step(source)
