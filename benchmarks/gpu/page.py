@@ -58,17 +58,25 @@ def _step(one: Mapping[str, Any]) -> str:
 
 def _parts(known: Known, networks: Sequence[str]) -> list[str]:
     lines = ["## Parts of our step, each by itself", ""]
-    lines += ["| network | precision | forward and backward | update | update, compiled | most memory |"]
-    lines += ["| --- " * 6 + "|"]
+    columns = ["network", "precision", "forward and backward", "ways tried", "update", "update, compiled"]
+    lines += [f"| {' | '.join([*columns, 'most memory', 'predicted'])} |", "| --- " * 8 + "|"]
     for network in networks:
         for precision in PRECISIONS:
             plain, compiled = (row(known, network, precision, "ours", xla) for xla in (False, True))
             if plain and compiled:
                 update = "failed" if compiled["fault"] else f"{compiled['update_ms']:.2f}"
-                memory = "" if plain["peak_bytes"] is None else f"{plain['peak_bytes'] / 2**30:.2f} GiB"
-                both = f"{plain['forward_backward_ms']:.1f} | {plain['update_ms']:.2f}"
-                lines.append(f"| {network} | {precision} | {both} | {update} | {memory} |")
+                tried = compiled["passes"]
+                ways = ", ".join(f"{way} {ms:.1f}" for way, ms in tried["ms"].items()) or tried["why"]
+                both = f"{plain['forward_backward_ms']:.1f} | {ways} | {plain['update_ms']:.2f} | {update}"
+                # Predictions are of float32.
+                said = known.get(f"predicted-{network}", {}).get("rows") if precision == "float32" else None
+                memory = f"{_gib(plain['peak_bytes'])} | {_gib(said and said[0]['memory_bytes'])}"
+                lines.append(f"| {network} | {precision} | {both} | {memory} |")
     return [*lines, ""]
+
+
+def _gib(size: float | None) -> str:
+    return "" if size is None else f"{size / 2**30:.2f} GiB"
 
 
 def run_ms(known: Known, name: str) -> float | None:

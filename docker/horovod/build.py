@@ -9,8 +9,8 @@ Horovod 0.28.1 (its last release) builds on TensorFlow 2.21 unchanged but for on
 operations include headers that TensorFlow 2.19 moved. Leaving that one source file out loses
 only those operations, which we do not use (https://github.com/horovod/horovod/issues/4045 and
 docs/decisions/0001-horovod-build.md). A second change lets its thread sleep until there is something
-to reduce (docs/decisions/0029). A build for GPUs (`--gpu`) needs nvcc, and two more changes. All of them
-are in changes.py beside this file.
+to reduce (docs/decisions/0029). A build for GPUs (`--gpu`) needs nvcc, the system's or that of NVIDIA's
+wheels (`--cuda wheel`), and two more changes. All of them are in changes.py beside this file.
 
 The wheel is kept outside the repository, in ``$CINGULUM_CACHE`` (default ``~/.cache/cingulum``),
 under a name made from everything it was compiled against, so that every checkout of a user finds it. It is
@@ -42,9 +42,19 @@ import changes
 HOROVOD_VERSION = "0.28.1"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 RECIPE = 4  # raise when this file or changes.py changes what the wheel contains
-GPU_RECIPE = 1  # the same for what only a build for GPUs contains
+GPU_RECIPE = 2  # the same for what only a build for GPUs contains
 LINKED_WITH = (
     "linked-with"  # beside a wheel for a system's MPI: the folder of the libraries it was linked with
+)
+
+
+# NVIDIA's compiler with what it needs, for `--cuda wheel`; CUDA's own library is linked into the wheel.
+CUDA_WHEELS = (
+    "nvidia-cuda-nvcc==13.5.37",
+    "nvidia-cuda-crt==13.5.37",
+    "nvidia-nvvm==13.5.37",
+    "nvidia-cuda-runtime==13.5.37",
+    "nvidia-cuda-cccl==13.3.5.0.6",
 )
 
 
@@ -137,14 +147,18 @@ def mpi_version() -> str:
     return shown.splitlines()[0]
 
 
-def gpu_version(nccl: str) -> str:
+def gpu_version(cuda: str, nccl: str) -> str:
     """One line that names the CUDA and NCCL that the wheel would be compiled against."""
     nvcc = Path(os.environ.get("HOROVOD_CUDA_HOME", "/usr/local/cuda")) / "bin" / "nvcc"
-    if not nvcc.exists():
+    if cuda == "base" and not nvcc.exists():
         raise BuildError(
-            f"{nvcc} is missing: CUDA code is compiled for GPUs. Name CUDA's folder: HOROVOD_CUDA_HOME=..."
+            f"{nvcc} is missing: CUDA code is compiled for GPUs. Name CUDA's folder: HOROVOD_CUDA_HOME=..., "
+            "or take NVIDIA's compiler from the package index: --cuda wheel"
         )
-    shown = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+    if cuda == "wheel":
+        shown = " ".join(CUDA_WHEELS)
+    else:
+        shown = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
     kinds = os.environ.get("HOROVOD_BUILD_CUDA_CC_LIST", "")
     of_wheel = nccl_header_hash() if nccl == "wheel" else "of the system"
     return f"gpu {GPU_RECIPE} {shown.splitlines()[-1]} for {kinds} nccl {of_wheel}"
@@ -165,7 +179,7 @@ def nccl_header_hash() -> str:
     return hashlib.sha256((nccl_folder() / "include" / "nccl.h").read_bytes()).hexdigest()[:16]
 
 
-def build_key(gpu: bool, nccl: str) -> str:
+def build_key(gpu: bool, cuda: str, nccl: str) -> str:
     """Hash of everything the wheel depends on: 16 hexadecimal digits."""
     compiler = subprocess.run(
         ["g++", "-dumpfullversion"], capture_output=True, text=True, check=True
@@ -178,7 +192,7 @@ def build_key(gpu: bool, nccl: str) -> str:
         tensorflow_version(),
         mpi_version(),
         f"g++ {compiler.split('.')[0]}",
-        gpu_version(nccl) if gpu else "cpu",
+        gpu_version(cuda, nccl) if gpu else "cpu",
     )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
@@ -201,11 +215,40 @@ def build_environment(gpu: bool) -> dict[str, str]:
     return env
 
 
-def use_nccl_wheel(scratch: Path, env: dict[str, str]) -> None:
-    """Let Horovod find the NCCL of NVIDIA's wheel, whose library lacks the name that linkers look for."""
+def use_cuda_wheels(scratch: Path, env: dict[str, str]) -> None:
+    """Fetch NVIDIA's compiler, and lay it out as the builds of CUDA's users expect it."""
+    home, links = scratch / "wheels" / "nvidia" / "cu13", scratch / "cuda"
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--target",
+        str(scratch / "wheels"),
+    ]
+    subprocess.run([*pip, *CUDA_WHEELS], check=True, env=env, stdout=sys.stderr)
+    (links / "lib64").mkdir(parents=True)
+    for name in ("bin", "include", "nvvm"):
+        (links / name).symlink_to(home / name)
+    for library in (home / "lib").iterdir():
+        (links / "lib64" / library.name).symlink_to(library)
+    (links / "lib64" / "libcudart.so").symlink_to(home / "lib" / "libcudart.so.13")
+    (links / "lib").symlink_to("lib64")
+    env.update(HOROVOD_CUDA_HOME=str(links))
+
+
+def use_nccl_wheel(home: Path, env: dict[str, str]) -> None:
+    """Let Horovod find the NCCL of NVIDIA's wheel, whose library lacks the name that linkers look for.
+
+    The name is made in a folder of the user's that stays, since Horovod's library remembers it: one in /tmp
+    could be made again by anybody.
+    """
     folder = nccl_folder()
-    links = scratch / "nccl"
-    links.mkdir()
+    links = home / "nccl"
+    links.mkdir(exist_ok=True)
+    (links / "libnccl.so").unlink(missing_ok=True)
     (links / "libnccl.so").symlink_to(folder / "lib" / "libnccl.so.2")
     env.update(
         HOROVOD_NCCL_INCLUDE=str(folder / "include"), HOROVOD_NCCL_LIB=str(links), HOROVOD_NCCL_LINK="SHARED"
@@ -280,10 +323,11 @@ def progress_line(log: Path) -> str:
     return f"{part} {said.rsplit('/', 1)[-1].removesuffix('.o')}"
 
 
-def obtain(gpu: bool, tell: Callable[[str], None], *, nccl: str = "base") -> Path:
+def obtain(gpu: bool, tell: Callable[[str], None], *, cuda: str = "base", nccl: str = "base") -> Path:
     """Return the wheel for this environment, from the cache or built now (3 to 7 minutes on two cores).
 
-    For GPUs, `nccl` says whose headers and library are used: "wheel" (NVIDIA's) or "base" (the system's).
+    For GPUs, `cuda` says whose compiler is used, and `nccl` whose headers and library: "wheel" (NVIDIA's) or
+    "base" (the system's).
     """
     if shutil.which("g++") is None:
         raise BuildError(
@@ -291,7 +335,7 @@ def obtain(gpu: bool, tell: Callable[[str], None], *, nccl: str = "base") -> Pat
         )
     env = build_environment(gpu)
     os.environ["PATH"] = env["PATH"]
-    key = build_key(gpu, nccl)
+    key = build_key(gpu, cuda, nccl)
     if cached := cached_wheel(key):
         tell(f"taken from the cache: {cached}")
         return cached
@@ -311,8 +355,11 @@ def obtain(gpu: bool, tell: Callable[[str], None], *, nccl: str = "base") -> Pat
             changes.apply(tree, changes.FIND_MPI_OF_ITS_ENVIRONMENT)
         if gpu:
             changes.apply(tree, changes.ASK_STREAM_ITSELF)
+            if cuda == "wheel":
+                use_cuda_wheels(Path(scratch), env)
             if nccl == "wheel":
-                use_nccl_wheel(Path(scratch), env)
+                changes.apply(tree, changes.FIND_NCCL_BESIDE_MPI if mpi_is_package() else changes.FIND_NCCL)
+                use_nccl_wheel(home, env)
         built = compile_wheel(tree, Path(scratch) / "wheel", env, home / "build.log", tell)
         aside = home / f".{built.name}.{os.getpid()}"
         shutil.copyfile(built, aside)
@@ -336,11 +383,19 @@ def main() -> int:
         default="base",
         help="NCCL of the system, or of NVIDIA's wheel that TensorFlow brings",
     )
+    parser.add_argument(
+        "--cuda",
+        choices=("base", "wheel"),
+        default="base",
+        help="nvcc of the system (HOROVOD_CUDA_HOME), or of NVIDIA's wheels, fetched for the build alone; "
+        "what they compile needs a driver for CUDA 13",
+    )
     args = parser.parse_args()
     try:
         wheel = obtain(
             args.gpu,
             tell=lambda line: print(f"  horovod: {line}", file=sys.stderr, flush=True),
+            cuda=args.cuda,
             nccl=args.nccl,
         )
     except (BuildError, changes.ChangeError) as error:

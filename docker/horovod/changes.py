@@ -55,6 +55,17 @@ FIND_MPI_OF_ITS_ENVIRONMENT = (
     ),
 )
 
+# NCCL of NVIDIA's wheel is looked for in the environment into which Horovod's wheel is installed.
+_OF_MPI, _OF_NCCL = 'INSTALL_RPATH "\\$ORIGIN/../../../.."', "\\$ORIGIN/../../nvidia/nccl/lib"
+FIND_NCCL_BESIDE_MPI = (Change("horovod/tensorflow/CMakeLists.txt", _OF_MPI, f'{_OF_MPI[:-1]};{_OF_NCCL}"'),)
+FIND_NCCL = (
+    Change(
+        "horovod/tensorflow/CMakeLists.txt",
+        _NAMED,
+        f'{_NAMED}set_target_properties(${{TF_TARGET_LIB}} PROPERTIES BUILD_RPATH "{_OF_NCCL}")\n',
+    ),
+)
+
 _STREAM_HEADERS_END = """#include "tensorflow/stream_executor/stream.h"
 #endif // TENSORFLOW_VERSION >= 2011000000
 """

@@ -39,7 +39,10 @@ def rows(way: str, *step_ms: float, **more: Any) -> dict[str, Any]:
     }
 
 
-PARTS = {"forward_backward_ms": 9.0, "update_ms": 3.0, "fault": "", "peak_bytes": 2**30}
+PARTS = {
+    **{"forward_backward_ms": 9.0, "update_ms": 3.0, "fault": "", "peak_bytes": 2**30},
+    "passes": {"way": "whole", "why": "it is the fastest way", "ms": {"none": 9.0, "whole": 5.5}},
+}
 KNOWN = {
     "ours-resnet18": rows("ours", 26.0, 18.0, 20.0, 9.0, **PARTS),
     "keras-resnet18": rows("keras", 30.0, 16.0, 25.0, 10.0),
@@ -48,7 +51,7 @@ KNOWN = {
         "epochs": [{"seconds": 1.0}, {"seconds": 0.018}, {"seconds": 0.019}],
         "update": {"why": "it is faster"},
     },
-    "predicted-resnet18": {"rows": [{"step_s": 0.0245}]},
+    "predicted-resnet18": {"rows": [{"step_s": 0.0245, "memory_bytes": 1.25 * 2**30}]},
 }
 
 
@@ -57,7 +60,9 @@ def test_it_says_what_is_wanted_and_whether_it_was_found(page: Any) -> None:
     assert text.startswith("# On NVIDIA Made-up\n")
     assert "| resnet18 | float32 | 26.0 (25.0 to 26.0) | 18.0" in text
     assert "| sfcn | float32 |  |  |  |  |  |  |" in text  # not measured yet
-    assert "| resnet18 | float32 | 9.0 | 3.00 | 3.00 | 1.00 GiB |" in text
+    parts = "9.0 | none 9.0, whole 5.5 | 3.00 | 3.00 | 1.00 GiB"
+    assert f"| resnet18 | float32 | {parts} | 1.25 GiB |" in text
+    assert f"| resnet18 | mixed_bfloat16 | {parts} |  |" in text
     wanted = text.partition("## Wanted, and found\n\n")[2].splitlines()
     # 18.5 of the run's last epochs, 16.0 of Keras.
     assert wanted[0] == "- **not met**: a run's step is 1.16 times compiled Keras' (at most 1.05)"

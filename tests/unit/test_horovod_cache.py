@@ -47,7 +47,7 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
     def put(module, folder: Path | None = None) -> Path:
-        wheel = (folder or module.cache_folder()) / module.build_key(False, "base") / NAME
+        wheel = (folder or module.cache_folder()) / module.build_key(False, "base", "base") / NAME
         wheel.parent.mkdir(parents=True)
         wheel.write_bytes(b"a wheel")
         return wheel
