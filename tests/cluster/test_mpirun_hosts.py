@@ -101,7 +101,7 @@ def test_a_training_that_loses_a_host_or_hangs_ends_finished(cluster, tmp_path, 
 def test_asynchronous_training_goes_on_without_a_host_that_lost_its_power(cluster, tmp_path):
     """Workers on n1 and n2, the server on n3. mpirun, which would wait for n2 for ever, is ended."""
     shards = tiny_runs.make_shards(tmp_path / "shards")
-    changes = {"train__strategy": "parameter-server", "train__server__mode": "async", "train__epochs": 6}
+    changes = {"train__strategy": {"name": "parameter-server", "mode": "async"}, "train__epochs": 6}
     config = tiny_runs.write_config(tmp_path, shards, "run", **changes)
     task = (sys.executable, "-m", "cingulum", "train", str(config), "--resume")
     job = start(cluster, tmp_path, task, outlives=True, requeues=0)

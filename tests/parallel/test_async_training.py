@@ -20,14 +20,12 @@ def shards(tmp_path_factory):
     return tiny_runs.make_shards(tmp_path_factory.mktemp("async") / "shards")
 
 
-def write(tmp_path, shards, name, *, servers=1, **changes):
+def write(tmp_path, shards, name, *, strategy=(), **changes):
     return tiny_runs.write_config(
         tmp_path,
         shards,
         name,
-        train__strategy="parameter-server",
-        train__server__mode="async",
-        train__server__count=servers,
+        train__strategy={"name": "parameter-server", "mode": "async", **dict(strategy)},
         **changes,
     )
 
@@ -43,7 +41,7 @@ def check_whole(folder, epochs):
 
 def test_a_worker_killed_at_any_step_does_not_stop_three(launch, tmp_path, shards):
     """kill -9, while it holds tickets and has computed a gradient that nobody gets."""
-    config = write(tmp_path, shards, "killed", train__server__staleness=3)
+    config = write(tmp_path, shards, "killed", strategy={"staleness": 3})
     at = random.Random().randrange(1, 5)
     done = launch(4, PROGRAM, "kill", 1, at, config, environment=RECOVERY)
     assert "[rank 1 @" in done.err and "is gone; training goes on with 2 worker(s)" in done.err, (at, done)
@@ -63,7 +61,7 @@ def test_a_worker_killed_at_any_step_does_not_stop_three(launch, tmp_path, shard
 
 def test_a_run_is_saved_when_asked_and_goes_on_under_another_strategy(launch, tmp_path, shards):
     """Stopped under two servers; one process goes on with the weights and slots that both held."""
-    config = write(tmp_path, shards, "stopped", servers=2)
+    config = write(tmp_path, shards, "stopped", strategy={"count": 2})
     # Where mpirun is told to outlive ranks, its own exit code is 0: see jobs/surviving.py.
     done = launch(4, PROGRAM, "stop", 1, 4, config)
     assert done.exit_code == 75 and "as asked; the state is saved" in done.err, done
@@ -103,7 +101,7 @@ def test_one_that_dies_before_addresses_are_exchanged_is_named_and_ends_the_run(
 
 
 def test_what_cannot_be_is_told_once_before_anything_is_computed(launch, tmp_path, shards):
-    config = write(tmp_path, shards, "bad", train__server__placement="colocated")
+    config = write(tmp_path, shards, "bad", strategy={"placement": "colocated"})
     done = launch(2, PROGRAM, "none", 0, 0, config)
     assert done.exit_code == 2 and done.err.count("train.strategy.placement: async") == 1, done
     assert "orte_enable_recovery" not in json.dumps(done.err.splitlines()[0])

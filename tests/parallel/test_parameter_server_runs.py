@@ -39,7 +39,8 @@ def test_a_run_goes_on_under_another_strategy_and_ends_with_the_same_weights(tmp
     assert said["mpi"]["btl_tcp_eager_limit"] == 2**22 + 2**12  # messages leave without asking
     assert json.loads((tmp_path / "run" / "plan.json").read_text())["strategy"] == "parameter-server"
     train(2, "stop", max(tiny_runs.steps(tmp_path / "run")) + 2, "run", "--resume", train__strategy="data")
-    train(2, "none", 0, "run", "--resume", train__server={"count": 2, "placement": "colocated"})
+    colocated = {"name": "parameter-server", "count": 2, "placement": "colocated"}
+    train(2, "none", 0, "run", "--resume", train__strategy=colocated)
 
     result = tiny_runs.result(tmp_path / "run")
     assert result["strategy"] == "parameter-server" and result["steps"] == 12

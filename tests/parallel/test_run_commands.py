@@ -193,7 +193,7 @@ def test_the_largest_numbers_that_are_taken_do_no_harm_to_a_dry_run(tmp_path, sh
     largest += " data.prefetch=1000 data.read_ahead=16777216 data.reader_threads=256 checkpoint.keep=10000"
     largest += " data.evaluation_batch=4096 train.schedule.warmup_epochs=1e6 guards.timeout_s=2678400"
     largest += " train.schedule.step_epochs=[1000000] train.schedule.reference_batch=1000000"
-    largest += " train.optimizer.learning_rate=1000 data.augment.shift=1000 train.ring.bucket_mb=4096"
+    largest += " train.optimizer.learning_rate=1000 data.augment.shift=1000 train.strategy.bucket_mb=4096"
     line = [sys.executable, "-m", "cingulum", "train", str(config), *largest.split(), "--dry-run"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
     assert "6,000,000" in done.stdout

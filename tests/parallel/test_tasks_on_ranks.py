@@ -20,7 +20,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "regression": {
         "data__covariates": ["sex"],
         "task__loss": "huber",
-        "train__ring": {"algorithm": "tree", "timeline": True, "autotune": True},
+        "train__strategy": {"algorithm": "tree", "timeline": True, "autotune": True},
     },
     "segmentation": {"model__name": "unet3d", "model__options": {"depth": 2}, "model__width": 4},
 }

@@ -15,7 +15,7 @@ from trainer.config.explaining import fields
 from trainer.errors import ConfigError, JobError
 
 HEAD = "name: a\ndata: {shards: s}\n"
-ASYNCHRONOUS = ["train.strategy=parameter-server", "train.server.mode=async"]
+ASYNCHRONOUS = ["train.strategy=parameter-server", "train.strategy.mode=async"]
 
 # Words of Python and of the library that checks; `.` and quotes are before and behind values.
 JARGON = re.compile(
@@ -177,9 +177,9 @@ def test_quotes_on_the_command_line_are_told_with_those_that_the_shell_takes():
         ("", ["data.split.test=0.9"], "command line: data.split.test=0.9: data.split: validation and test"),
         ("task: {name: regression, target: age}", ["task.name=segmentation"], "command line: task.name="),
         (
-            "train: {server: {staleness: 3}}",
-            ["train.server.count=2"],
-            "run.yaml: train.server: staleness is for mode=async",
+            "train: {strategy: {name: parameter-server, staleness: 3}}",
+            ["train.strategy.count=2"],
+            "run.yaml: train.strategy: staleness is for mode=async",
         ),
         ("", ["name=" + "a" * 300], "command line: name=aaa"),
         ("", ["train.epochs=" + "9" * 5000], "command line: train.epochs=999"),
@@ -196,27 +196,21 @@ def test_a_value_is_blamed_on_the_file_or_the_command_line_that_gave_it(text, ch
 def test_a_key_that_is_missing_is_the_files():
     with fails_with(ConfigError):
         config.parse("data: {shards: s}", ["train.seed=3"], source="run.yaml")
-    assert config.parse(HEAD, [*ASYNCHRONOUS, "train.server.staleness=3"])
+    assert config.parse(HEAD, [*ASYNCHRONOUS, "train.strategy.staleness=3"])
 
 
 @pytest.mark.parametrize(
     ("train", "changes", "key", "value"),
     [
-        ("{strategy: data, ring: {bucket_mb: 2}}", [], "bucket_mb", 2.0),
-        ("{ring: {bucket_mb: 2}, strategy: {compression: float16}}", [], "compression", "float16"),
-        ("{strategy: parameter-server, server: {count: 2}, ring: {bucket_mb: 2}}", [], "count", 2),
+        ("{strategy: {bucket_mb: 2, compression: float16}}", [], "compression", "float16"),
         ("{strategy: parameter-server}", ["train.strategy.count=3"], "count", 3),
-        ("{strategy: parameter-server}", ["train.server.count=3"], "count", 3),
-        ("{ring: {bucket_mb: 2}}", ["train.strategy.bucket_mb=3"], "bucket_mb", 3.0),
-        ("{strategy: {bucket_mb: 2}}", ["train.ring.bucket_mb=3"], "bucket_mb", 3.0),
+        ("{strategy: {bucket_mb: 2}}", ["train.strategy.bucket_mb=3"], "bucket_mb", 3.0),
         ("{strategy: {name: data, bucket_mb: 2}}", ["train.strategy=parameter-server"], "count", 1),
-        ("{server: {count: 2}}", ["train.strategy=parameter-server"], "count", 2),
     ],
 )
-def test_a_strategy_is_a_name_or_a_section_and_older_spellings_are_read(train, changes, key, value):
+def test_a_strategy_is_a_name_or_a_section(train, changes, key, value):
     made = config.parse(f"{HEAD}train: {train}", changes)
     assert getattr(made.train.strategy, key) == value
-    assert made.train.ring is None and made.train.server is None
     assert config.parse(config.dump(made)) == made
 
 
@@ -231,7 +225,6 @@ def test_a_strategy_is_a_name_or_a_section_and_older_spellings_are_read(train, c
         ),
         ("{}", ["train.strategy.count=2"], "of the strategy data; it is one of parameter-server."),
         ("{strategy: {bucket_md: 2}}", [], "Did you mean 'train.strategy.bucket_mb'?"),
-        ("{strategy: {bucket_mb: 2}, ring: {bucket_mb: 3}}", [], "bucket_mb is given twice"),
         (
             "{strategy: 'own.py:Own'}",
             ["train.strategy.evry=2"],

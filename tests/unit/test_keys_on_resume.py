@@ -93,7 +93,7 @@ def test_a_key_that_is_marked_may_change_and_any_other_is_refused_by_its_name(ke
 @pytest.mark.parametrize("before", OWNERS[:2])
 def test_another_strategy_may_go_on_unless_it_rounded(before, given):
     resuming.check_resumable(before, given)
-    rounding = configuration.parse("{name: r, data: {shards: s}, train: {ring: {compression: float16}}}")
+    rounding = configuration.parse("{name: r, data: {shards: s}, train: {strategy: {compression: float16}}}")
     rounding = STORED.model_copy(
         update={"train": STORED.train.model_copy(update={"strategy": rounding.train.strategy})}
     )

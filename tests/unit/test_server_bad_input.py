@@ -15,7 +15,7 @@ def test_one_process_is_told_what_to_launch(tmp_path, capsys, monkeypatch, place
     monkeypatch.delenv("OMPI_COMM_WORLD_SIZE", raising=False)
     config = tmp_path / "run.yaml"
     config.write_text("name: a\ndata: {shards: nowhere}\ntrain: {strategy: parameter-server}\n")
-    server = f"train.server={{count: {count}, placement: {placement}}}"
+    server = f"train.strategy={{name: parameter-server, count: {count}, placement: {placement}}}"
     assert cli.run(["train", str(config), server]) == 2
     told = capsys.readouterr().err
     assert told.startswith("error: train.strategy.count:") and said in told and "aunch" in told

@@ -96,10 +96,10 @@ def test_the_last_processes_serve_and_a_worker_must_be_left():
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("train.server.staleness=3", "staleness is for mode=async"),
-        ("train.server.count=0", "must be at least 1"),
-        ("train.server.placement=beside", "train.server.placement"),
-        ("train.ring.compression=float16", "ring.compression is for strategy=data"),
+        ("train.strategy.staleness=3", "staleness is for mode=async"),
+        ("train.strategy.count=0", "must be at least 1"),
+        ("train.strategy.placement=beside", "train.strategy.placement"),
+        ("train.strategy.compression=float16", "it is one of data"),
     ],
 )
 def test_what_servers_cannot_do_is_refused_with_the_key(override, said):

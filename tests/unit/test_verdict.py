@@ -17,7 +17,7 @@ from trainer.telemetry.verdict import verdict
 TEXT = """
 name: made-up
 data: {shards: s, augment: {motion: {probability: 0.4}}}
-train: {global_batch: 8, ring: {reduction: grouped}}
+train: {global_batch: 8, strategy: {reduction: grouped}}
 """
 CONFIG = configuration.parse(TEXT).model_dump(mode="json")
 FACTS = Facts(hosts=("n1", "n2", "n3", "n4"), bytes_sent=8 * 2**20, config=CONFIG)

@@ -105,8 +105,7 @@ def test_a_damaged_or_newer_configuration_costs_the_settings_alone(told, capsys)
 
 
 def test_servers_are_known_from_the_configuration(tmp_path):
-    server = "{count: 2, mode: async}"
-    train = f"{{strategy: parameter-server, server: {server}}}"
+    train = "{strategy: {name: parameter-server, count: 2, mode: async}}"
     (tmp_path / "config.yaml").write_text(f"name: x\ndata: {{shards: s}}\ntrain: {train}\n")
     facts = read_facts(RunFolder(tmp_path))
     assert (facts.strategy, facts.servers) == ("parameter-server", 2)

@@ -130,22 +130,11 @@ def _apply_override(
 
 
 def _forget_other_spelling(tree: dict[str, Any], place: Place) -> None:
-    """Drop what the file says under another name of the key at `place`: the command line wins.
-
-    `train.ring.KEY` and `train.server.KEY` are read as `train.strategy.KEY`, and `train.plan` as
-    `train.strategy.plan`: see `TrainConfig`.
-    """
-    train, others = (
-        tree.get("train"),
-        {"strategy": ("ring", "server"), "ring": ("strategy",), "server": ("strategy",)},
-    )
+    """Drop what the file says under the other name of `train.strategy.plan`: the command line wins."""
+    train = tree.get("train")
     if not isinstance(train, dict):
         return
     if place == ("train", "strategy", "plan"):
         train.pop("plan", None)
     if place == ("train", "plan") and isinstance(train.get("strategy"), dict):
         train["strategy"].pop("plan", None)
-    if len(place) == 3 and place[0] == "train":
-        for other in others.get(str(place[1]), ()):
-            if isinstance(train.get(other), dict):
-                train[other].pop(place[2], None)

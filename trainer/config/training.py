@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 
 from trainer.config.placed import PlacedConfig
 from trainer.config.section import LARGEST_SEED, MAY_GROW, MOST_SAMPLES, Section, may_change, number
-from trainer.config.strategy import AnyStrategy, RingConfig, ServerConfig, named
+from trainer.config.strategy import AnyStrategy, RingConfig, named
 from trainer.errors import ConfigError
 
 
@@ -139,9 +139,6 @@ class TrainConfig(Section):
     strategy: AnyStrategy = Field(
         RingConfig(), description="how training is divided over processes; a name alone will do"
     )
-    # As the sections of two strategies were written before each strategy had `train.strategy` to itself.
-    ring: RingConfig | None = Field(None, exclude=True)
-    server: ServerConfig | None = Field(None, exclude=True)
     # A short name of `train.strategy.plan`.
     plan: Path | None = Field(None, strict=False, exclude=True)
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = Field(
@@ -182,28 +179,6 @@ class TrainConfig(Section):
     @classmethod
     def _may_be_a_name(cls, value: Any) -> Any:
         return named(value)
-
-    @model_validator(mode="after")
-    def _joined(self) -> TrainConfig:
-        """Read `train.ring` and `train.server` as keys of the strategy that they belong to."""
-        wire = self.ring.compression if self.ring is not None else "none"
-        if self.strategy.name == "parameter-server" and wire != "none":
-            raise ValueError(
-                "ring.compression is for strategy=data; servers receive gradients in the type of the weights"
-            )
-        for old in (self.ring, self.server):
-            if old is not None and old.name == self.strategy.name:
-                twice = (old.model_fields_set & self.strategy.model_fields_set) - {"name"}
-                if twice:
-                    raise ValueError(f"{min(twice)} is given twice; give it in train.strategy only")
-                given = {
-                    key: getattr(one, key) for one in (old, self.strategy) for key in one.model_fields_set
-                }
-                joined = type(old).model_validate(given)
-                object.__setattr__(self, "strategy", joined)
-        for key in ("ring", "server"):
-            object.__setattr__(self, key, None)
-        return self
 
     @model_validator(mode="after")
     def _plan_is_of_the_strategy(self) -> TrainConfig:

@@ -1,4 +1,4 @@
-"""Train a tiny network for 20 steps with the `train.ring` options on the command line, then count bytes.
+"""Train a tiny network for 20 steps with options of the strategy `data`, then count bytes.
 
     reduce_every_way.py FOLDER OPTIONS   (JSON)
 
