@@ -19,7 +19,7 @@ from trainer.ranks.watchdog import no_beat
 from trainer.ranks.world import World
 from trainer.run_folder import checkpoint
 from trainer.run_folder.record import RunFolder
-from trainer.run_folder.run_record import owner
+from trainer.run_folder.run_record import identity
 from trainer.runs import preparation, restoring, starting
 from trainer.runs.preparation import Data
 from trainer.strategies import registry, schedule
@@ -96,7 +96,7 @@ def _rates(folder: RunFolder, config: RunConfig, optimizer: keras.Optimizer, wor
     """Return where a run would go on, and its rate before and after; a collective."""
 
     def read() -> dict[str, Any] | None:
-        newest = checkpoint.find(folder.checkpoints, owner(folder)).path
+        newest = checkpoint.find(folder.checkpoints, identity(folder)).path
         if newest is None:
             return None
         return dataclasses.asdict(restoring.with_length(checkpoint.read_cursor(newest), folder))

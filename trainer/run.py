@@ -126,12 +126,7 @@ def _train(
         watchdog.beat("restoring", collective=True)
         rule = _patience(config, data)
         cursor = restore(folder, config, data, model, optimizer, world, reporter, rule)
-        patience = rule.resumed(cursor.best, cursor.waited, cursor.rows)
-        if patience.metric != rule.metric or (cursor.best and patience.best is None):
-            reporter.note(
-                f"warning: this run began when {rule.metric} was another function than the one that is "
-                "trained; its epochs so far are kept under other names (docs/explanation/evaluation.md)."
-            )
+        patience = rule.resumed(cursor.best, cursor.waited)
         telemetry = Recorder(config.telemetry, world, folder.path, deterministic=config.train.deterministic)
         leaving.enter_context(contextlib.closing(telemetry))
         task = data.task

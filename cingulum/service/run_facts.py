@@ -127,7 +127,6 @@ class RunFacts:
         has_validation = any(key.startswith("val_") for row in rows for key in row)
         try:
             patience = Patience.from_config(stopping, sorted(columns), has_validation=has_validation)
-            patience = patience.resumed(None, 0, rows)
             for row in rows:
                 patience = patience.after({patience.metric: None, **row})
         except (CingulumError, TypeError):
@@ -162,13 +161,7 @@ class RunFacts:
 
     def rows(self, run: RunFolder) -> Rows:
         """Return the rows of metrics.jsonl that can be read."""
-        config = self.config(run)
-
-        def read(path: Path) -> list[dict[str, Any]]:
-            tree = {} if config is None else config.model_dump(mode="json")
-            return record.current_rows(json_lines.read(path), tree)
-
-        found = self._once(run, run.metrics, read) or []
+        found = self._once(run, run.metrics, json_lines.read) or []
         return [
             row for row in found if isinstance(row.get("epoch"), int) and isinstance(row.get("step"), int)
         ]

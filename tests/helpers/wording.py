@@ -56,7 +56,7 @@ def compare(said: str) -> None:
 def everywhere_the_same(said: str) -> str:
     """Return a message without what differs between machines and runs: folders, the host."""
     folder = re.escape(str(Path(tempfile.gettempdir()) / "pytest-of-"))
-    said = re.sub(folder + r"[^/]+/pytest-\d+/(popen-gw\d+/)?[^/\s'\":,;)]+?\d+(?=\W|$)", "TMP", said)
+    said = re.sub(folder + r"[^/]+/pytest-\d+(/popen-gw\d+)?(/[^/\s'\":,;)]+?\d+(?=\W|$))?", "TMP", said)
     for part, name in ((sys.prefix, "VENV"), (str(ROOT), "ROOT"), (socket.gethostname(), "HOST")):
         said = re.sub(rf"(?<!\w){re.escape(part)}(?!\w)", name, said)
     for pattern, name in _DRAWN:

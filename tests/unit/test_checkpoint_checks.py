@@ -34,7 +34,7 @@ def put_cursor(path: Path, cursor: object, manifest: dict[str, Any] | None = Non
 
 def put_manifest(path: Path, **changes: Any) -> None:
     files = {name: of(path / name) for name in NAMES if (path / name).is_file()}
-    manifest = {"format": 1, "config_sha256": "", "files": files, **changes}
+    manifest = {"format": 3, "run": "aaaa", "config_sha256": "", "files": files, **changes}
     (path / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -148,25 +148,12 @@ def test_what_a_crash_left_is_removed_whatever_it_is_and_nothing_that_a_link_lea
 
 
 def test_another_runs_checkpoint_is_named_and_the_own_one_before_is_taken(tmp_path):
-    from trainer.run_folder.checkpoint_checks import Owner
-
     own = write(tmp_path, 1, run="aaaa")
     other = write(tmp_path, 2, run="bbbb")
-    assert checkpoint.find(tmp_path, Owner("aaaa")) == checkpoint.Found(
+    assert checkpoint.find(tmp_path, "aaaa") == checkpoint.Found(
         own, ((other, "another run wrote it (its run id is 'bbbb', this run's: aaaa)"),)
     )
-    assert checkpoint.find(tmp_path, Owner("")).path is None  # begun before runs had an id: not its own
-    assert checkpoint.find(tmp_path, Owner(None)).path == other  # run.json is lost: nobody can tell
-    assert checkpoint.find(tmp_path).path == other
-
-
-def test_a_checkpoint_from_before_runs_had_an_id_is_taken_and_a_doubt_is_told(tmp_path):
-    from trainer.run_folder.checkpoint_checks import Owner
-
-    path = write(tmp_path, 1, config_sha256="c" * 64)
-    assert checkpoint.find(tmp_path, Owner("aaaa", "c" * 64)) == checkpoint.Found(path)
-    found = checkpoint.find(tmp_path, Owner("aaaa", "d" * 64))
-    assert found.path == path and "does not say which run wrote it" in str(found.doubt)
+    assert checkpoint.find(tmp_path).path == other  # run.json is lost: nobody can tell
 
 
 def test_checkpoints_of_later_steps_cost_no_own_one_its_place(tmp_path):

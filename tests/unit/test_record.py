@@ -87,45 +87,6 @@ def test_rows_are_replaced_by_those_the_checkpoint_knows(tmp_path):
     assert [json.loads(line)["epoch"] for line in folder.metrics.read_text().splitlines()] == [1, 2]
 
 
-EARLIER = {"epoch": 1, "loss": 0.6, "accuracy": 0.7, "val_loss": 0.8, "val_accuracy": 0.6}
-
-
-@pytest.mark.parametrize(
-    ("settings", "loss", "entropy"),
-    [
-        # Class weights were left out of the training loss, so that both were the cross entropy.
-        ({}, {"cross_entropy": 0.6}, {}),
-        ({"task": {"loss": "focal"}}, {"unweighted_loss": 0.6}, {}),
-        ({"task": {"loss": "focal"}, "train": {"class_weights": False}}, {"loss": 0.6}, {}),
-        ({"data": {"sampling": "balanced"}}, {"loss": 0.6}, {}),
-        ({"train": {"class_weights": False}}, {"loss": 0.6}, {"val_loss": 0.8}),
-        ({"task": "damaged", "train": None}, {"cross_entropy": 0.6}, {}),
-    ],
-)
-def test_losses_of_an_earlier_version_get_the_names_of_what_they_are(settings, loss, entropy):
-    rest = {"epoch": 1, "accuracy": 0.7, "val_accuracy": 0.6}
-    expected = {**rest, **loss, "val_cross_entropy": 0.8, **entropy}
-    assert record.current_rows([EARLIER], settings) == [expected]
-    # What has today's names keeps them, also in a run that goes on.
-    assert record.current_rows([expected], settings, earlier=True) == [expected]
-
-
-def test_rows_without_a_validation_split_are_earlier_ones_where_the_checkpoint_says_so():
-    row = {"epoch": 1, "loss": 0.6, "accuracy": 0.7}
-    assert record.current_rows([row], {}) == [row]
-    assert record.current_rows([row], {}, earlier=True) == [
-        {"epoch": 1, "cross_entropy": 0.6, "accuracy": 0.7}
-    ]
-
-
-def test_a_regression_always_showed_what_it_trained_and_a_segmentations_dice_counted_empty_volumes():
-    row = {"epoch": 1, "loss": 0.6, "mae": 5.0, "val_loss": 0.8, "val_mae": 6.0}
-    assert record.current_rows([row], {"task": {"name": "regression"}}, earlier=True) == [row]
-    row = {"epoch": 1, "loss": 0.6, "dice": 0.5, "val_loss": 0.8, "val_dice": 0.4}
-    renamed = {"epoch": 1, "loss": 0.6, "dice_with_empty": 0.5, "val_loss": 0.8, "val_dice": 0.4}
-    assert record.current_rows([row], {"task": {"name": "segmentation"}}, earlier=True) == [renamed]
-
-
 def test_damaged_or_missing_json_is_named(tmp_path):
     with fails_with(RunError):
         record.read_json(tmp_path / "run.json")

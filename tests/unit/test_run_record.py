@@ -12,7 +12,7 @@ from made_up_run import make_run
 from trainer.errors import RunError
 from trainer.report.story import read
 from trainer.run_folder.record import RunFolder
-from trainer.run_folder.run_record import VERSION, RunRecord, owner
+from trainer.run_folder.run_record import VERSION, RunRecord, identity
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "run-folder.md"
 # Of a run of before run.json had a version, but for most rows of its split.
@@ -65,7 +65,11 @@ def test_a_file_of_before_versions_is_read_and_nothing_of_it_is_lost(tmp_path):
     now = json.loads(path.read_text())
     assert now.pop("version") == VERSION
     assert now["shards"].pop("source") is None and now.pop("strategy_code") is None
-    assert now.pop("processors") == [] and now.pop("cycles") == [] and now.pop("update") is None
+    assert (
+        now.pop("processors") == []
+        and now.pop("cycles") == []
+        and now.pop("update") is now.pop("passes") is None
+    )
     assert now == OLD
     assert list(now) == list(OLD)
 
@@ -74,7 +78,7 @@ def test_a_file_of_before_tasks_and_code_is_read(tmp_path):
     first = {key: value for key, value in OLD.items() if key not in ("task", "code", "id")}
     ran = RunRecord.read(written(tmp_path, {**first, "classes": ["NC", "AD"], "cpu": "x86"}))
     assert (ran.task.name, ran.class_names, ran.knows_code) == ("classification", ("NC", "AD"), False)
-    assert owner(RunFolder(tmp_path)).run == ""
+    assert identity(RunFolder(tmp_path)) == ""
 
 
 def test_what_is_written_is_read(tmp_path):

@@ -85,27 +85,6 @@ def test_without_early_stopping_the_best_epoch_is_still_known():
     assert state.best == {"loss": 1.0} and not state.exhausted
 
 
-def test_a_run_of_before_goes_on_by_the_function_that_chose_its_epochs_so_far():
-    """Its rows have the cross entropy by its own name: `record.current_rows`."""
-    rows = [{"epoch": 1, "val_cross_entropy": 0.5}]
-    state = Patience("val_loss", limit=2).resumed(rows[0], 1, rows)
-    assert (state.metric, state.best, state.waited) == ("val_cross_entropy", rows[0], 1)
-    worse = {"epoch": 2, "val_loss": 0.1, "val_cross_entropy": 0.6}
-    assert state.after(worse).exhausted and state.after(worse).best == rows[0]
-    # It is known of the next start, too, whose best epoch has both.
-    again = Patience("val_loss", limit=2).resumed(worse, 0, [*rows, worse])
-    assert again.metric == "val_cross_entropy"
-
-
-def test_where_no_function_goes_on_the_best_epoch_is_chosen_anew_unless_training_has_ended():
-    rows = [{"epoch": 1, "cross_entropy": 0.5}]
-    state = Patience("loss", limit=2).resumed(rows[0], 1, rows)
-    assert (state.metric, state.best, state.waited) == ("loss", None, 0)
-    assert state.after({"epoch": 2, "loss": 9.0}).best == {"epoch": 2, "loss": 9.0}
-    ended = Patience("loss", limit=1).resumed(rows[0], 1, rows)
-    assert ended.exhausted and ended.best == rows[0]
-
-
 @pytest.mark.parametrize(
     ("state", "told"),
     [

@@ -50,38 +50,6 @@ def rewrite(path: Path, change: Any) -> None:
     path.write_text(json.dumps(content))
 
 
-def of_an_earlier_version(folder: Path, *, last: int) -> Path:
-    """Turn a run into one of checkpoints of format 2 that ended after epoch `last`."""
-
-    def row(now: dict[str, Any]) -> dict[str, Any]:
-        before = {**now, "val_loss": now["val_cross_entropy"]}
-        return {key: value for key, value in before.items() if key != "val_cross_entropy"}
-
-    def cursor(now: dict[str, Any]) -> dict[str, Any]:
-        kept = {key: value for key, value in now.items() if key not in ("epochs", "cycles")}
-        rows, best = [row(one) for one in now["rows"]], now["best"] and row(now["best"])
-        return {**kept, "sums": [0.0, 0.0, 0.0], "rows": rows, "best": best}
-
-    def manifest(now: dict[str, Any]) -> dict[str, Any]:
-        return {
-            **now,
-            "format": 2,
-            "files": {**now["files"], "cursor.json": fingerprint(path / "cursor.json")},
-        }
-
-    for path in sorted((folder / "checkpoints").iterdir()):
-        if int(path.name[5:]) > 3 * last:
-            shutil.rmtree(path)
-            continue
-        rewrite(path / "cursor.json", cursor)
-        rewrite(path / "manifest.json", manifest)
-    rows = [row(one) for one in tiny_runs.rows(folder)][:last]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
-    rewrite(folder / "run.json", lambda now: {k: v for k, v in now.items() if k != "cycles"})
-    (folder / "result.json").unlink()
-    return folder
-
-
 def test_a_run_says_what_it_trains_and_what_chooses_its_best_epoch(finished, capsys):
     result = tiny_runs.result(finished)
     loss = "focal loss (gamma 2) with classes weighted equally"
@@ -108,25 +76,6 @@ def test_the_validation_loss_follows_from_the_predictions_of_the_epoch(finished)
     best = tiny_runs.result(finished)["best"]
     assert best["val_loss"] == pytest.approx(-weights @ ((1 - p) ** 2 * np.log(p)) / weights.sum(), rel=1e-5)
     assert best["val_cross_entropy"] == pytest.approx(-np.log(p).mean(), rel=1e-5)
-
-
-def test_a_run_of_an_earlier_version_mixes_no_two_functions_when_it_goes_on(finished, tmp_path, capsys):
-    folder = of_an_earlier_version(shutil.copytree(finished, tmp_path / "run"), last=2)
-    before = tiny_runs.rows(folder)
-    assert go_on(folder) == 0
-    said = capsys.readouterr().err
-    assert "this run began when val_loss was another function" in said
-    assert "lowest val_cross_entropy on the validation split" in said
-    first, second, third = tiny_runs.rows(folder)
-    for old, new in zip(before, (first, second), strict=True):
-        assert new["val_cross_entropy"] == old["val_loss"] and new["unweighted_loss"] == old["loss"]
-        assert not {"val_loss", "loss"} & new.keys()
-    assert {"val_loss", "loss", "val_cross_entropy"} < third.keys()
-    result = tiny_runs.result(folder)
-    assert result["best_by"] == "val_cross_entropy"
-    assert result["best"] == min(tiny_runs.rows(folder), key=lambda row: row["val_cross_entropy"])
-    report = (folder / "figures" / "learning-curve-loss.csv").read_text().splitlines()
-    assert report[0] == "epoch,loss,val_loss" and report[1] == "1,,"
 
 
 def rates(folder: Path) -> list[float]:
@@ -194,23 +143,6 @@ def test_a_run_may_not_be_made_shorter(trained, capsys):
     assert go_on(trained, "train.epochs=2") == 2
     said = capsys.readouterr().err
     assert "train.epochs was 3 and is 2 now; a run may be made longer, not shorter" in said
-
-
-def test_a_run_of_an_earlier_version_goes_on_at_its_last_rate_however_often_it_is_killed(
-    trained, tmp_path, capsys, monkeypatch
-):
-    """Its checkpoints do not tell how long it was to be: config.yaml does, until a start changes it."""
-    folder = of_an_earlier_version(shutil.copytree(trained, tmp_path / "run"), last=3)
-    killed = shutil.copytree(folder, tmp_path / "killed" / "run")
-    with monkeypatch.context() as patch:
-        patch.setattr("trainer.runs.loop.Training.run", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert go_on(killed, "train.epochs=5", "train.schedule.extend=restart") != 0
-    assert "epochs: 5" in (killed / "config.yaml").read_text()
-    capsys.readouterr()
-    for each in (folder, killed):
-        assert go_on(each, "train.epochs=5", "train.schedule.extend=tail") == 0
-        assert "train.epochs was 3 and is 5: epochs 4 to 5 have the last rate" in capsys.readouterr().err
-        assert rates(each)[3:] == pytest.approx([LAST] * 2, rel=1e-4)
 
 
 def test_early_stopping_is_not_undone_by_more_epochs(finished, tmp_path, capsys):

@@ -9,12 +9,9 @@ import pytest
 
 keras = pytest.importorskip("keras")
 
-from test_checkpoint import state, trained  # noqa: E402
-from wording import fails_with  # noqa: E402
 
 from trainer.errors import RunError  # noqa: E402
-from trainer.run_folder import checkpoint, checkpoint_checks, optimizer_state  # noqa: E402
-from trainer.run_folder.checkpoint import Cursor  # noqa: E402
+from trainer.run_folder import optimizer_state  # noqa: E402
 
 OLD = Path(__file__).parent / "checkpoints_of_old" / "format-1"
 
@@ -39,28 +36,6 @@ def built(variables: list[keras.Variable], seed: int = 0, **options) -> keras.Op
 def rewritten(path: Path, change) -> None:
     arrays = optimizer_state.read_arrays(path)
     np.savez(path, allow_pickle=False, **change(arrays))
-
-
-def test_a_checkpoint_of_format_1_is_read_bit_for_bit():
-    """It was written by the version before format 2, of the network and optimizer of `trained(seed=1)`."""
-    found = checkpoint.find(OLD)
-    assert found.path is not None and checkpoint_checks.format_of(found.path) == 1
-    model, optimizer = trained(seed=2)
-    cursor = checkpoint.restore(found.path, model, optimizer)
-    assert (cursor.step, len(cursor.rows)) == (7, 2)
-    for was, now in zip(state(*trained(seed=1)), state(model, optimizer), strict=True):
-        np.testing.assert_array_equal(was, now)
-
-
-def test_a_checkpoint_of_format_1_is_refused_for_another_optimizer():
-    found = checkpoint.find(OLD)
-    with fails_with(RunError):
-        checkpoint.restore(found.path, *trained(amsgrad=True))
-
-
-def test_what_is_written_today_has_format_3(tmp_path):
-    path = checkpoint.save(tmp_path, Cursor(step=1, steps_per_epoch=1), *trained())
-    assert checkpoint_checks.format_of(path) == checkpoint_checks.FORMAT_VERSION == 3
 
 
 def test_state_follows_the_name_when_layers_come_in_another_order(tmp_path):

@@ -164,22 +164,6 @@ def test_what_is_not_the_trained_function_has_a_chart_of_its_own(run):
     )  # fmt: skip
 
 
-def test_a_run_of_an_earlier_version_shows_no_two_functions_on_one_axis(own_run):
-    """Its `val_loss` was the cross entropy; with class weights, so was its `loss`."""
-    config = (own_run / "config.yaml").read_text()
-    path = own_run / "metrics.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text(
-        "".join(json.dumps({k: v for k, v in row.items() if k != "val_cross_entropy"}) + "\n" for row in rows)
-    )
-    (figure,) = charts_training.learning_curves(read(own_run).epochs, None)[:1]
-    assert figure.table.header == ("epoch", "cross_entropy", "val_cross_entropy")
-    assert "the lowest validation cross entropy were kept" in render(read(own_run)).html
-    (own_run / "config.yaml").write_text(config.replace("{name: classification}", "{loss: focal}"))
-    (figure,) = charts_training.learning_curves(read(own_run).epochs, None)[:1]
-    assert figure.table.header == ("epoch", "val_cross_entropy")
-
-
 def test_captions_say_what_is_trained_on_what_and_which_curve_chooses_the_epoch(own_run):
     config = (own_run / "config.yaml").read_text()
     changes = "train: {optimizer: {ema: 0.9}, label_smoothing: 0.1, "

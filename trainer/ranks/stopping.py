@@ -14,7 +14,7 @@ import difflib
 import math
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
@@ -175,27 +175,14 @@ class Patience:
             )
         return cls(config.metric, config.patience, config.min_delta)
 
-    def resumed(
-        self, best: dict[str, Any] | None, waited: int, rows: Sequence[Mapping[str, Any]] = ()
-    ) -> Patience:
+    def resumed(self, best: dict[str, Any] | None, waited: int) -> Patience:
         """Return the same rule with the state of a checkpoint.
-
-        A run that was begun when `val_loss` was the cross entropy (see `record.current_rows`) goes on by
-        `val_cross_entropy`. Where no such column goes on, as in a run without validation subjects, the best
-        epoch is chosen anew.
 
         Args:
             best: row of the best epoch so far.
             waited: epochs without improvement since.
-            rows: of all epochs so far.
         """
-        metric = self.metric
-        if metric == "val_loss" and any(metric not in row for row in rows):
-            metric = "val_cross_entropy"
-        same = dataclasses.replace(self, metric=metric, best=best, waited=waited)
-        if best is None or metric in best or same.exhausted:
-            return same
-        return dataclasses.replace(same, best=None, waited=0)
+        return dataclasses.replace(self, best=best, waited=waited)
 
     def after(self, row: dict[str, Any]) -> Patience:
         """Return the state after one more epoch with the metrics `row`."""

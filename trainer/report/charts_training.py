@@ -17,13 +17,7 @@ Rows = Sequence[Mapping[str, Any]]
 # What is on one axis is one function, but for what the legend names.
 _CURVES: tuple[tuple[str, str, str, bool, dict[str, str]], ...] = (
     ("loss", "Loss", "loss", False, {"loss": "training", "val_loss": "validation"}),
-    (
-        "cross-entropy",
-        "Cross entropy",
-        "cross entropy",
-        False,
-        {"cross_entropy": "training", "val_cross_entropy": "validation"},
-    ),
+    ("cross-entropy", "Cross entropy", "cross entropy", False, {"val_cross_entropy": "validation"}),
     (
         "accuracy",
         "Accuracy and AUC",

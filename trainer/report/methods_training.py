@@ -161,11 +161,7 @@ def best_by(story: Story, settings: dict[str, Any]) -> str:
     if isinstance(named, str):
         return named
     judged = any(key.startswith("val_") for row in story.epochs for key in row)
-    metric = get(settings, "train.early_stopping.metric") or ("val_loss" if judged else "loss")
-    # A run of before `val_loss` was what is trained.
-    if metric == "val_loss" and any("val_loss" not in row for row in story.epochs):
-        return "val_cross_entropy"
-    return str(metric)
+    return str(get(settings, "train.early_stopping.metric") or ("val_loss" if judged else "loss"))
 
 
 def selection(story: Story, settings: dict[str, Any]) -> list[str]:

@@ -22,7 +22,7 @@ from trainer.report import predictions
 from trainer.report.predictions import Found
 from trainer.report.sentences import get
 from trainer.run_folder import record
-from trainer.run_folder.record import RunFolder, current_rows
+from trainer.run_folder.record import RunFolder
 from trainer.run_folder.run_record import RunRecord
 
 T = TypeVar("T")
@@ -208,7 +208,7 @@ def _read_epochs(story: Story) -> list[dict[str, Any]]:
             rows[int(row["epoch"])] = row
         except (ValueError, KeyError, TypeError, OverflowError):
             story.notes.append("A line of metrics.jsonl is damaged and left out.")
-    return current_rows([rows[epoch] for epoch in sorted(rows)], story.config)
+    return [rows[epoch] for epoch in sorted(rows)]
 
 
 def _read_predictions(story: Story, split: str) -> Found | None:

@@ -35,11 +35,8 @@ from trainer.run_folder.checkpoint_checks import (
     AVERAGED,
     FORMAT_VERSION,
     MANIFEST,
-    Owner,
     check,
-    doubt,
     fingerprint,
-    format_of,
     run_of,
     step_of,
 )
@@ -48,7 +45,7 @@ if TYPE_CHECKING:
     import keras
 
 __all__ = [
-    "Cursor", "Found", "Owner", "check", "cursor_from", "discard_partial", "find", "format_of", "least_bytes",
+    "Cursor", "Found", "check", "cursor_from", "discard_partial", "find", "least_bytes",
     "load_weights", "path_of", "prune", "random_states", "read_cursor", "restore", "run_of", "save",
 ]  # fmt: skip
 
@@ -69,7 +66,7 @@ class Cursor:
         waited: epochs without improvement since.
         timed: samples, and the seconds that their steps took, over the whole run.
         world_size: ranks that wrote it; another number may go on.
-        epochs: that the run is to have; 0 in files of formats 1 and 2.
+        epochs: that the run is to have; 0 where it is not known yet.
         cycles: of the schedule, in epochs: where each begins and how many it has (`schedule.extended`).
     """
 
@@ -98,12 +95,10 @@ class Found:
     Attributes:
         path: of the checkpoint, or None where there is none.
         skipped: others that are newer, or have no checkpoint's name: path and reason.
-        doubt: why `path` may be another run's all the same; see `checkpoint_checks.doubt`.
     """
 
     path: Path | None
     skipped: tuple[tuple[Path, str], ...] = field(default=())
-    doubt: str | None = None
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -169,21 +164,21 @@ def save(
     return final
 
 
-def find(folder: Path, owner: Owner | None = None) -> Found:
-    """Find the newest checkpoint whose every file matches its manifest, and which `owner`, if given, wrote.
+def find(folder: Path, run: str | None = None) -> Found:
+    """Find the newest checkpoint whose every file matches its manifest, and which `run`, if given, wrote.
 
     Args:
         folder: of the checkpoints.
-        owner: the run that wants to go on.
+        run: identity of the run that wants to go on.
     """
     others = sorted(
         path for path in folder.glob("step-*") if step_of(path) is None and path.suffix != _PARTIAL
     )
     skipped = [(path, f"its name is not of the form {path_of(folder, 120).name}") for path in others]
     for _, path in sorted(_checkpoints(folder), reverse=True):
-        problem = check(path, owner)
+        problem = check(path, run)
         if problem is None:
-            return Found(path, tuple(skipped), doubt(path, owner) if owner else None)
+            return Found(path, tuple(skipped))
         skipped.append((path, problem))
     return Found(None, tuple(skipped))
 
@@ -218,10 +213,7 @@ def restore(path: Path, model: keras.Model, optimizer: keras.optimizers.Optimize
             "away to go on from the one before.",
             path=path,
         ) from None
-    if format_of(path) == 1:
-        _read_arrays(path / "optimizer.npz", optimizer.variables)
-    else:
-        optimizer_state.read(path / "optimizer.npz", optimizer)
+    optimizer_state.read(path / "optimizer.npz", optimizer)
     _read_arrays(path / "rng.npz", random_states(model))
     try:
         return read_cursor(path)

@@ -10,14 +10,10 @@ import hashlib
 import json
 import re
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 FORMAT_VERSION = 3
-# Format 1 has the optimizer's variables by position; in the rows of formats 1 and 2 `val_loss` of a
-# classification is the cross entropy, whatever was trained.
-_KNOWN_FORMATS = (1, 2, FORMAT_VERSION)
 MANIFEST = "manifest.json"
 # Without one of these there is nothing to go on from.
 REQUIRED = ("cursor.json", "model.keras", "optimizer.npz", "rng.npz")
@@ -32,20 +28,6 @@ _FILE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 _COUNTS = {"step": 0, "steps_per_epoch": 1, "waited": 0, "world_size": 1}
 
 
-@dataclass(frozen=True)
-class Owner:
-    """The run that looks for its checkpoints.
-
-    Attributes:
-        run: its identity, `id` in run.json; empty for a run that was begun before runs had one, and None
-            where it is not known, since run.json is lost.
-        config_sha256: of config.yaml as it lies in the run folder.
-    """
-
-    run: str | None = None
-    config_sha256: str = ""
-
-
 def step_of(path: Path) -> int | None:
     """Return the step in a checkpoint's name; None for a name that is not a checkpoint's."""
     named = _NAME.fullmatch(path.name)
@@ -54,12 +36,12 @@ def step_of(path: Path) -> int | None:
     return int(named[1])
 
 
-def check(path: Path, owner: Owner | None = None) -> str | None:
+def check(path: Path, run: str | None = None) -> str | None:
     """Return what is wrong with a checkpoint, in words; None if it is whole, and this run's own.
 
     Args:
         path: of the checkpoint.
-        owner: the run that wants to go on from it; None: any.
+        run: identity of the run that wants to go on from it, `id` in run.json; None: any, or lost.
     """
     try:
         if not stat.S_ISDIR(path.lstat().st_mode):
@@ -67,7 +49,7 @@ def check(path: Path, owner: Owner | None = None) -> str | None:
         manifest = _read_json(path / MANIFEST, _LARGEST_MANIFEST)
         return (
             _manifest_problem(manifest)
-            or _owner_problem(manifest, owner)
+            or _owner_problem(manifest, run)
             or _files_problem(path, manifest["files"])
             or _cursor_problem(path)
         )
@@ -77,26 +59,9 @@ def check(path: Path, owner: Owner | None = None) -> str | None:
         return f"it cannot be read ({error.strerror})"
 
 
-def doubt(path: Path, owner: Owner) -> str | None:
-    """Return why a checkpoint that passed `check` may still be another run's, or None.
-
-    Checkpoints that were written before runs had an identity tell only the hash of their configuration, and
-    some of a run's own have another one: keys that may change on resume are part of it.
-    """
-    manifest = _read_json(path / MANIFEST, _LARGEST_MANIFEST)
-    if (owner.run and manifest.get("run")) or manifest.get("config_sha256") in ("", owner.config_sha256):
-        return None
-    return "it does not say which run wrote it, and its configuration differs from this run's"
-
-
 def run_of(path: Path) -> str:
-    """Return the identity of the run that wrote a checkpoint that passed `check`; empty where it has none."""
+    """Return the identity of the run that wrote a checkpoint that passed `check`."""
     return str(_read_json(path / MANIFEST, _LARGEST_MANIFEST).get("run", ""))
-
-
-def format_of(path: Path) -> int:
-    """Return the format of a checkpoint that passed `check`."""
-    return int(_read_json(path / MANIFEST, _LARGEST_MANIFEST)["format"])
 
 
 def fingerprint(path: Path) -> dict[str, Any]:
@@ -142,8 +107,8 @@ def _plain_size(path: Path) -> int:
 
 def _manifest_problem(manifest: dict[str, Any]) -> str | None:
     version, files = manifest.get("format"), manifest.get("files")
-    if version not in _KNOWN_FORMATS:
-        return f"its format is {_short(version)}, this version of cingulum knows up to {FORMAT_VERSION}"
+    if version != FORMAT_VERSION:
+        return f"its format is {_short(version)}, this version of cingulum knows {FORMAT_VERSION}"
     if not isinstance(files, dict):
         return f"{MANIFEST} lists no files"
     for name, expected in files.items():
@@ -155,12 +120,11 @@ def _manifest_problem(manifest: dict[str, Any]) -> str | None:
     return f"{MANIFEST} does not list {', '.join(missing)}" if missing else None
 
 
-def _owner_problem(manifest: dict[str, Any], owner: Owner | None) -> str | None:
+def _owner_problem(manifest: dict[str, Any], run: str | None) -> str | None:
     wrote = manifest.get("run", "")
-    if owner is None or owner.run is None or not wrote or wrote == owner.run:
+    if run is None or wrote == run:
         return None
-    mine = owner.run or "begun before runs had an id"
-    return f"another run wrote it (its run id is {_short(wrote)}, this run's: {mine})"
+    return f"another run wrote it (its run id is {_short(wrote)}, this run's: {run})"
 
 
 def _files_problem(path: Path, files: dict[str, Any]) -> str | None:

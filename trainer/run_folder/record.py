@@ -119,48 +119,6 @@ class RunFolder:
         write_text(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
 
 
-def current_rows(
-    rows: Iterable[Mapping[str, Any]], config: Mapping[str, Any], *, earlier: bool = False
-) -> list[dict[str, Any]]:
-    """Return rows of metrics.jsonl in which a name means what it means today.
-
-    Earlier versions called the cross entropy of a classification `val_loss`, whatever was trained, left class
-    weights out of `loss`, and counted volumes without any class as 1 in a segmentation's `dice`. These
-    columns get names of their own, so that no curve and no choice of an epoch mixes two functions.
-
-    Args:
-        rows: of any version.
-        config: the run's configuration as a tree; a key that it lacks has its default.
-        earlier: whether all of them are known to be an earlier version's; else a row tells it itself, if
-            there was a validation split.
-    """
-    sections = (config.get(name) for name in ("task", "train", "data"))
-    # A report is also wanted of a run whose configuration is damaged.
-    task, train, data = (section if isinstance(section, Mapping) else {} for section in sections)
-    shown_equally = data.get("sampling") == "balanced"
-    weighted = train.get("class_weights", True) and not shown_equally
-    plain = task.get("loss") in (None, "cross_entropy") and not train.get("label_smoothing")
-    names = {}
-    if task.get("name") == "segmentation":
-        names = {"dice": "dice_with_empty"} if earlier else {}
-    elif task.get("name", "classification") == "classification":
-        if weighted:
-            names["loss"] = "cross_entropy" if plain else "unweighted_loss"
-        names["val_loss"] = "val_cross_entropy"
-    same = plain and not weighted and not shown_equally
-    result = []
-    for row in rows:
-        is_earlier = earlier or ("val_accuracy" in row and "val_loss" in row)
-        if not is_earlier or "val_cross_entropy" in row:
-            result.append(dict(row))
-            continue
-        renamed = {names.get(key, key): value for key, value in row.items()}
-        if same and "val_loss" in row:
-            renamed["val_loss"] = row["val_loss"]
-        result.append(renamed)
-    return result
-
-
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically; NaN and infinity are refused: not JSON."""
     atomic.make_folder(path.parent)

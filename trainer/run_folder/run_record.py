@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from trainer.errors import RunError
 from trainer.processor import HostProcessor
 from trainer.run_folder import record
-from trainer.run_folder.checkpoint_checks import Owner
 from trainer.run_folder.record import RunFolder
 
 # Of the file's form. Files of before it was counted name none, and count as 0: they may lack any key.
@@ -203,15 +201,16 @@ class RunRecord(_Part):
         record.write_json(path, {**self.model_dump(mode="json"), "version": VERSION})
 
 
-def owner(folder: RunFolder) -> Owner:
+def identity(folder: RunFolder) -> str | None:
     """Return the identity of the run in this folder, which tells its checkpoints from another run's.
+
+    Returns:
+        None where run.json is lost.
 
     Raises:
         RunError: run.json is damaged.
     """
-    run = RunRecord.read(folder.run).id if folder.run.is_file() else None
-    config = folder.config.read_bytes() if folder.config.is_file() else b""
-    return Owner(run, hashlib.sha256(config).hexdigest())
+    return RunRecord.read(folder.run).id if folder.run.is_file() else None
 
 
 def _wrong(error: ValidationError) -> list[str]:

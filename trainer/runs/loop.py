@@ -15,7 +15,7 @@ from trainer.errors import Fenced, NotFiniteError, Stopped
 from trainer.ranks import consensus
 from trainer.ranks.agreement import Agreed, agree
 from trainer.run_folder import checkpoint, record, resuming
-from trainer.run_folder.run_record import owner
+from trainer.run_folder.run_record import identity
 from trainer.runs import room
 from trainer.runs.predicting import Forecast
 from trainer.runs.session import Session
@@ -171,7 +171,7 @@ class Training(Session):
     def _not_finite(self, step: int) -> NotFiniteError:
         good = None
         if self.world.is_main:
-            good = checkpoint.find(self.folder.checkpoints, owner(self.folder)).path
+            good = checkpoint.find(self.folder.checkpoints, identity(self.folder)).path
         return consensus.not_finite(step, good)
 
     def _compare_weights(self) -> None:

@@ -17,7 +17,7 @@ from trainer.ranks.agreement import agree
 from trainer.report import case_maps
 from trainer.run_folder import checkpoint, record, resuming
 from trainer.run_folder.record import RunFolder
-from trainer.run_folder.run_record import RunRecord, owner
+from trainer.run_folder.run_record import RunRecord, identity
 from trainer.runs import preparation, split_predictions
 from trainer.runs.preparation import Data
 from trainer.runs.restoring import KeptWeights, best_whole, weights_of
@@ -235,7 +235,7 @@ def _keep_best(training: Session) -> KeptWeights:
     folder, cursor = training.folder, training.cursor
     last = checkpoint.path_of(folder.checkpoints, cursor.step)
     kept = best_whole(folder, cursor, training.patience)
-    if (kept is None or kept.why) and checkpoint.check(last, owner(folder)) is not None:
+    if (kept is None or kept.why) and checkpoint.check(last, identity(folder)) is not None:
         training.reporter.note(f"{last} is damaged; it is written again, from memory.")
         training.write_checkpoint()
         kept = best_whole(folder, cursor, training.patience)

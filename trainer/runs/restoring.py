@@ -22,7 +22,7 @@ from trainer.ranks.world import World
 from trainer.run_folder import checkpoint, record, resuming
 from trainer.run_folder.checkpoint import Cursor
 from trainer.run_folder.record import RunFolder
-from trainer.run_folder.run_record import RunRecord, owner
+from trainer.run_folder.run_record import RunRecord, identity
 from trainer.runs import preparation
 from trainer.runs.preparation import Data
 from trainer.strategies import schedule
@@ -57,7 +57,7 @@ def restore(
         if folder.run.is_file():
             check_data(folder, data)
         checkpoint.discard_partial(folder.checkpoints)
-        found = checkpoint.find(folder.checkpoints, owner(folder))
+        found = checkpoint.find(folder.checkpoints, identity(folder))
         for path, reason in found.skipped:
             reporter.note(f"skipped the checkpoint {path}: {reason}.")
         end = finished_cursor(folder, config, patience, steps_per_epoch)
@@ -70,11 +70,6 @@ def restore(
             return begin()
         cursor = checkpoint.restore(found.path, model, optimizer)
         reporter.note(f"resumed from {found.path}")
-        if checkpoint.format_of(found.path) < FIRST_OF_TRAINED_LOSS:
-            cursor = with_current_losses(cursor, config, data.task.score)
-        cursor = with_length(cursor, folder)
-        if found.doubt is not None:
-            reporter.note(f"warning: {found.path}: {found.doubt}.")
         return cursor
 
     cursor = agree(world, read if world.is_main else lambda: None)
@@ -105,10 +100,9 @@ def finished_cursor(
     try:
         result = record.read_json(folder.result)
         lines = folder.metrics.read_text(encoding="utf-8").splitlines()
-        tree = config.model_dump(mode="json")
-        rows = tuple(record.current_rows([json.loads(line) for line in lines], tree))
+        rows = tuple(json.loads(line) for line in lines)
         step, done = int(result["steps"]), int(result["epochs"])
-        patience, best_step = patience.resumed(None, 0, rows), None
+        patience, best_step = patience.resumed(None, 0), None
         for row in rows:
             patience = patience.after({patience.metric: None, **row})
             if patience.waited == 0:
@@ -158,7 +152,7 @@ def best_whole(folder: RunFolder, cursor: Cursor, patience: Patience) -> KeptWei
     Returns:
         None where no epoch's checkpoint is whole.
     """
-    own = owner(folder)
+    own = identity(folder)
 
     def at(step: int) -> Path:
         return checkpoint.path_of(folder.checkpoints, step)
@@ -204,38 +198,12 @@ def weights_of(path: Path) -> Path:
     return averaged if averaged.is_file() else path / "model.keras"
 
 
-# Of checkpoints: the first format whose `val_loss` is what is trained.
-FIRST_OF_TRAINED_LOSS = 3
-
-
-def with_current_losses(cursor: Cursor, config: RunConfig, score: str) -> Cursor:
-    """Return the cursor of an earlier format with today's names of losses: see `record.current_rows`.
-
-    What the epoch in progress has summed up of another function is left out: its mean is that of the rest.
-
-    Args:
-        cursor: whose `sums` are of losses, of scores, and a number of samples.
-        config: of the run.
-        score: name of the task's score.
-    """
-    tree = config.model_dump(mode="json")
-    losses, scores, samples = cursor.sums
-    named = record.current_rows([{"loss": losses, score: scores}], tree, earlier=True)[0]
-    sums = [losses, samples] if "loss" in named else [0.0, 0.0]
-    sums += [scores, samples] if score in named else [0.0, 0.0]
-    rows = record.current_rows(cursor.rows, tree, earlier=True)
-    best = None if cursor.best is None else record.current_rows([cursor.best], tree, earlier=True)[0]
-    return dataclasses.replace(cursor, sums=tuple(sums), rows=tuple(rows), best=best)
-
-
 def with_length(cursor: Cursor, folder: RunFolder) -> Cursor:
-    """Return a cursor that knows its run's epochs and cycles; those of an earlier format do not.
+    """Return a cursor, made of a result, that knows its run's epochs and cycles, too.
 
     Raises:
         RunError: config.yaml or run.json is damaged.
     """
-    if cursor.epochs:
-        return cursor
     recorded = RunRecord.read(folder.run).cycles if folder.run.is_file() else []
     # A cycle that a start added, which was killed before it saved, has not begun.
     begun = [cycle for cycle in recorded if cycle[0] * cursor.steps_per_epoch < max(1, cursor.step)]

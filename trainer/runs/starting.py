@@ -189,9 +189,6 @@ def open_folder(
     """
     folder.discard_partial()
     before = RunRecord.read(folder.run) if folder.run.is_file() else None
-    if before is not None and not before.cycles:
-        # Before config.yaml has another number of epochs: an earlier version's checkpoint does not tell it.
-        before.model_copy(update={"cycles": list(cursor.cycles)}).write(folder.run)
     # First: with a configuration it is a run folder, and can be resumed from here on.
     folder.write_config(config)
     again = Resumption(step=cursor.step, time=record.now(), start=start)

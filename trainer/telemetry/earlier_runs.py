@@ -98,9 +98,7 @@ def epochs_to(folder: RunFolder, metric: str, value: float) -> int:
         InputError: the run has no such metric, or never reached it.
         RunError: metrics.jsonl cannot be read.
     """
-    tree = record.load_config(folder).model_dump(mode="json")
-    rows = record.current_rows(json_lines.read(folder.metrics), tree)
-    rows = [row for row in rows if isinstance(row.get(metric), int | float)]
+    rows = [row for row in json_lines.read(folder.metrics) if isinstance(row.get(metric), int | float)]
     if not rows:
         raise InputError(f"{folder.path}: has no {metric}.", cure="Name a column of its metrics.jsonl.")
     reached = [row for row in rows if row[metric] == value or improves(metric, row[metric], value)]
