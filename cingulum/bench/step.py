@@ -19,7 +19,7 @@ from cingulum.bench.processes import Contestant, Process
 from trainer import processor
 from trainer.bench import hardware
 from trainer.bench.convolutions import KINDS, ConvolutionJob
-from trainer.bench.spreads import ratios, spread
+from trainer.bench.spreads import ratios, spread, widest
 from trainer.bench.step_worker import StepJob
 
 MIB = 2**20
@@ -47,6 +47,7 @@ def step(
     peers: Sequence[str] = step_peers.NAMES,
     environment: Path | None = None,
     overhead: bool = True,
+    within: float = 0.0,
 ) -> dict[str, Any]:
     """Measure the efficiency of two ranks, our loop's overhead, and other frameworks in the same run.
 
@@ -56,12 +57,13 @@ def step(
 
     Args:
         job: what to time.
-        repeats: blocks of each kind.
+        repeats: blocks of each kind, at most.
         progress: told how many blocks of how many are done.
         tell: told what is being started.
         peers: of `step_peers.NAMES`.
         environment: where `make bench-peers` has installed PyTorch; default: .venv-peers.
         overhead: time our loop and Keras' own, too.
+        within: half the width of an interval that is narrow enough: when all of them are, measuring ends.
 
     Returns:
         `efficiency`: throughput of two ranks over that of two single-rank copies run at once;
@@ -109,15 +111,21 @@ def step(
 
             ways.append(measure_overhead)
         ways += [way for other in others for way in (other.measure_ranks, other.measure_copies)]
-        workers.in_turn(ways, repeats, progress)
+
+        def found() -> dict[str, Any]:
+            return {
+                **spread("efficiency", ratios(copies_s, ranks_s)),
+                **spread("waiting_limit", ratios(copies_s, slower_s)),
+                **_overhead(ours_s, keras_s),
+                "two_ranks_step_s": statistics.median(ranks_s),
+                "two_copies_step_s": statistics.median(copies_s),
+                **step_peers.figures(ranks_s, others),
+            }
+
+        done = workers.in_turn(ways, repeats, progress, lambda: widest(found()) <= within)
     return {
-        **spread("efficiency", ratios(copies_s, ranks_s)),
-        **spread("waiting_limit", ratios(copies_s, slower_s)),
-        **_overhead(ours_s, keras_s),
-        "two_ranks_step_s": statistics.median(ranks_s),
-        "two_copies_step_s": statistics.median(copies_s),
-        **step_peers.figures(ranks_s, others),
-        "repeats": repeats,
+        **found(),
+        "repeats": done,
         "convolutions": convolutions(repeats=min(repeats, 7), tell=tell),
         "job": dataclasses.asdict(job),
         "machine": hardware.here(),

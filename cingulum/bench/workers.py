@@ -12,6 +12,9 @@ from typing import Any
 from cingulum.bench.processes import Process
 from jobs.launchers import mpirun
 
+# Repeats without which no interval says anything.
+FEWEST = 8
+
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
@@ -48,13 +51,22 @@ def ranks(
     return Process(group, f"{number} ranks", line, {**_QUIET, **additions})
 
 
-def in_turn(ways: Sequence[Callable[[], None]], repeats: int, progress: Callable[[int, int], None]) -> None:
+def in_turn(
+    ways: Sequence[Callable[[], None]],
+    repeats: int,
+    progress: Callable[[int, int], None],
+    enough: Callable[[], bool] = lambda: False,
+) -> int:
     """Measure each way once in each repeat, in another sequence each time.
 
     Args:
         ways: to measure.
-        repeats: how often.
+        repeats: how often, at most.
         progress: told how many of how many measurements are done.
+        enough: asked after each repeat but the first ones, `FEWEST`: whether no more are needed.
+
+    Returns:
+        How many repeats there were.
     """
     order = list(ways)
     rng = random.Random(0)  # noqa: S311  a sequence, no secret
@@ -63,7 +75,11 @@ def in_turn(ways: Sequence[Callable[[], None]], repeats: int, progress: Callable
         for number, way in enumerate(order):
             progress(repeat * len(order) + number, repeats * len(order))
             way()
+        if repeat + 1 >= FEWEST and enough():
+            repeats = repeat + 1
+            break
     progress(repeats * len(order), repeats * len(order))
+    return repeats
 
 
 def _command(job: Any) -> list[str]:

@@ -27,7 +27,10 @@ def bench_step(
     batch: Batch = 4,
     width: Width = 8,
     steps: Steps = 6,
-    repeats: Repeats = 40,
+    repeats: Annotated[int, typer.Option(help="Measurements of each kind, in turn, at most.", min=1)] = 40,
+    within: Annotated[
+        float, typer.Option(help="End when all intervals are within this, such as 0.01: a percent.", min=0)
+    ] = 0.01,
     sync_batch_norm: SyncBatchNorm = False,
     peers: Annotated[
         Path | None, typer.Option(help="Environment of PyTorch, for DDP.  [default: .venv-peers]")
@@ -37,6 +40,8 @@ def bench_step(
     as_json: Figures = False,
 ) -> int:
     """Measure training steps, one thread per rank; medians of many short repeats in turn, with intervals.
+
+    Measuring ends when all intervals are within a percent (`--within`), or after `--repeats`.
 
     `efficiency` is the throughput of two ranks over that of two independent copies run at once;
     `waiting_limit` what would be left of those copies if each step waited for the slower one, and nothing
@@ -50,7 +55,7 @@ def bench_step(
     \b
     Example:
       cingulum bench step --json
-      cingulum bench step --no-peers --no-overhead --repeats 140
+      cingulum bench step --no-peers --no-overhead --repeats 140 --within 0.002
     """
     from cingulum.bench import step, step_peers
     from trainer.progress import Counting
@@ -65,6 +70,7 @@ def bench_step(
             peers=() if no_peers else step_peers.NAMES,
             environment=peers,
             overhead=not no_overhead,
+            within=within,
         )
     rows = [
         f"{name.replace('_', ' '):13s} {figures[name]:8.2%}  "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,17 @@ _DRAWS = 2000
 def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
     """Return the quotients of what was measured in the same repeats."""
     return [one / other for one, other in zip(above, below, strict=True)]
+
+
+def widest(figures: Mapping[str, Any]) -> float:
+    """Return half the width of the widest interval among figures of `spread`, and those within them."""
+    own = [
+        (figures[f"{name.removesuffix('_low')}_high"] - low) / 2
+        for name, low in figures.items()
+        if name.endswith("_low")
+    ]
+    within = [widest(each) for each in figures.values() if isinstance(each, Mapping)]
+    return max([*own, *within], default=0.0)
 
 
 def spread(name: str, values: Sequence[float]) -> dict[str, float]:
