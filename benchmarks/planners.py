@@ -22,14 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from trainer.planning.stages.bounds import bound_s
 from trainer.planning.stages.dynamic import dynamic
 from trainer.planning.stages.exhaustive import exhaustive
 from trainer.planning.stages.gabra import gabra
 from trainer.planning.stages.greedy import longest_first
 from trainer.planning.stages.instances import FAMILIES, drawn
 from trainer.planning.stages.milp import milp
-from trainer.planning.stages.planners import plan_gabra
+from trainer.planning.stages.planners import bound_s, plan_gabra
 from trainer.planning.stages.problem import SCHEDULES, Problem
 from trainer.planning.stages.steps import fitness, longest_s
 

@@ -17,7 +17,7 @@ from trainer.planning.placement.listing import task_lists
 from trainer.planning.placement.tasks import Message, Receive, Send
 from trainer.planning.placement.units import place
 from trainer.planning.profile import Profile
-from trainer.planning.simulation import bounds, engine, sharing
+from trainer.planning.simulation import bounds, engine
 from trainer.planning.simulation.fabric import PairLinks, Path
 
 RANKS = 3
@@ -197,7 +197,7 @@ def test_a_slow_rank_computes_longer_and_lists_that_cannot_go_on_are_refused():
     st.lists(st.floats(0.1, 100.0), min_size=6, max_size=6),
 )
 def test_rates_are_max_min_fair(paths, capacities):
-    found = sharing.fair(dict(enumerate(map(tuple, paths))), lambda resource: capacities[resource])
+    found = engine.fair(dict(enumerate(map(tuple, paths))), lambda resource: capacities[resource])
     used = [sum(found[f] for f, path in enumerate(paths) if r in path) for r in range(6)]
     assert all(one <= most * (1 + 1e-9) for one, most in zip(used, capacities, strict=True))
     for flow, path in enumerate(paths):

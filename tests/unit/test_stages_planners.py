@@ -13,7 +13,6 @@ from stage_player import play
 from test_stages_steps import chain, recomputing
 
 from trainer.planning.stages import planners
-from trainer.planning.stages.bounds import bound_s, path_s
 from trainer.planning.stages.cutting import partitions
 from trainer.planning.stages.dynamic import dynamic
 from trainer.planning.stages.exhaustive import exhaustive
@@ -21,6 +20,7 @@ from trainer.planning.stages.gabra import gabra, neighbours
 from trainer.planning.stages.greedy import longest_first
 from trainer.planning.stages.instances import FAMILIES, drawn
 from trainer.planning.stages.milp import milp
+from trainer.planning.stages.planners import bound_s, path_s
 from trainer.planning.stages.problem import SCHEDULES
 from trainer.planning.stages.schedule import stages
 from trainer.planning.stages.steps import fitness, memory, overflow, step_s

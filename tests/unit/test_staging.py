@@ -12,9 +12,8 @@ from wording import fails_with
 from trainer.errors import ConfigError
 from trainer.planning.placement import costs, partitioning, staging
 from trainer.planning.placement.checking import check
-from trainer.planning.placement.early import early
 from trainer.planning.placement.listing import task_lists
-from trainer.planning.placement.memory import memory
+from trainer.planning.placement.memory import early, memory
 from trainer.planning.placement.tasks import Compute, Differentiate, Receive, Recompute, Send
 from trainer.planning.placement.units import place
 from trainer.planning.stages import steps

@@ -14,7 +14,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from trainer.planning.placement.tasks import (
     Compute,
@@ -27,7 +27,6 @@ from trainer.planning.placement.tasks import (
     TaskLists,
     Update,
 )
-from trainer.planning.simulation import sharing
 from trainer.planning.simulation.fabric import Fabric, Resource
 
 Work = Compute | Recompute | Differentiate | Update
@@ -265,7 +264,7 @@ class _Engine:
                 if id(flow) not in flows:
                     flows[id(flow)], paths[id(flow)] = flow, flow.resources
                     left += flow.resources
-        for key, rate in sharing.fair(paths, self._fabric.capacity).items():
+        for key, rate in fair(paths, self._fabric.capacity).items():
             flow = flows[key]
             if rate == flow.rate:
                 continue
@@ -298,3 +297,42 @@ class _Engine:
             self._spans.append(Span(pair[1], task, state.since, now))
             state.waits_for = None
             self._go_on(now, pair[1])
+
+
+Key = TypeVar("Key")
+
+
+def fair(
+    paths: Mapping[Key, tuple[Resource, ...]], capacity: Callable[[Resource], float]
+) -> dict[Key, float]:
+    """Return each flow's bytes per second: max-min fair rates of flows over shared resources.
+
+    Progressive filling: all rates grow alike until a resource is full, whose flows then keep their rate, and
+    so on (Bertsekas and Gallager, Data Networks, 1992, section 6.5.2).
+
+    Args:
+        paths: resources of each flow, at least one, each once.
+        capacity: bytes per second of a resource.
+    """
+    if len(paths) == 1:
+        return {flow: min(map(capacity, path)) for flow, path in paths.items()}
+    crossing: dict[Resource, list[Key]] = {}
+    for flow, path in paths.items():
+        for resource in path:
+            crossing.setdefault(resource, []).append(flow)
+    left = {resource: capacity(resource) for resource in crossing}
+    open_flows = {resource: len(flows) for resource, flows in crossing.items()}
+    found: dict[Key, float] = {}
+    while len(found) < len(paths):
+        tightest = min(open_flows, key=lambda one: left[one] / open_flows[one])
+        rate = left[tightest] / open_flows[tightest]
+        for flow in crossing[tightest]:
+            if flow in found:
+                continue
+            found[flow] = rate
+            for resource in paths[flow]:
+                left[resource] = max(0.0, left[resource] - rate)
+                open_flows[resource] -= 1
+                if not open_flows[resource]:
+                    del open_flows[resource]
+    return found

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from trainer.planning.stages.bounds import bound_s
+from trainer.planning.stages import filling
 from trainer.planning.stages.dynamic import MOST_DEVICES, dynamic
 from trainer.planning.stages.exhaustive import MOST, exhaustive
 from trainer.planning.stages.gabra import gabra
@@ -137,3 +137,24 @@ _FOUND: dict[str, Callable[[Problem, int, Solved], tuple[int, ...]]] = {
     "greedy": lambda problem, *_: longest_first(problem),
     "exhaustive": lambda problem, *_: exhaustive(problem).devices,
 }
+
+
+def path_s(problem: Problem) -> float:
+    """Return the largest over partitions of what comes before it, all its own passes, and what comes after.
+
+    Each is on its fastest device, without messages. With one micro-batch it is the critical path.
+    """
+    before, after = filling.anywhere(problem)
+    passes = problem.passes_s
+    last = passes + problem.final_s, passes + after[:, None]
+    return float((before + last[0].clip(min=last[1]).min(axis=1)).max())
+
+
+def bound_s(problem: Problem, solved: Solved) -> float:
+    """Return the best proven bound; `inf` where no assignment fits into memory.
+
+    Args:
+        problem: that is planned.
+        solved: what `milp` found of it.
+    """
+    return max(path_s(problem), solved.bound_s)
