@@ -185,6 +185,12 @@ def _train(
         if unequal := machine.unequal_hosts(world.hosts, devices):
             reporter.note(unequal)
         ran = starting.recorded(config, data, model, world, devices, command)
+        if ran.float32_layers:
+            more = f", {ran.float32_layers[1]}, ..." if len(ran.float32_layers) > 2 else ""
+            reporter.note(
+                f"{len(ran.float32_layers)} of the network's layers compute in float32: "
+                f"{ran.float32_layers[0]}{more} (run.json has all)."
+            )
         watchdog.beat("timing what XLA may compile", collective=True)
         compiled = starting.choose_compiled(training)
         ran = ran.model_copy(update=strategy.recorded(world) | compiled)

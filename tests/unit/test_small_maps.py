@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from trainer import models
 from trainer.models import small_maps
+from trainer.runs import starting
 
 CASES = {
     "same, larger kernel": (lambda: keras.layers.Conv3D(4, 3, padding="same"), 2, True),
@@ -70,3 +71,10 @@ def test_gradients_of_a_network_on_a_small_volume_are_those_of_float32_but_for_r
         for mine, its in zip(found, gradients["float32"][0], strict=True):
             assert np.isfinite(mine).all()
             np.testing.assert_allclose(mine, its, rtol=0, atol=0.1 * largest)
+
+
+def test_a_run_names_the_layers_that_compute_in_float32_all_the_same(in_bfloat16):
+    model = models.build("tiny", (16, 16, 16, 1), 2)
+    named = starting.float32_layers(model, "mixed_bfloat16")
+    assert named[-1] == "head_logits" and len(named) < len(model.layers)
+    assert starting.float32_layers(model, "float32") == []

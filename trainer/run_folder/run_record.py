@@ -147,6 +147,7 @@ class RunRecord(_Part):
     cache: dict[str, Any] | None = None
     update: UpdateOfRun | None = None
     passes: PassesOfRun | None = None
+    float32_layers: list[str] = []
     started: str | None = None
     finished: str | None = None
     resumed_from: list[Resumption] = []

@@ -137,9 +137,18 @@ def recorded(
             "patch": list(data.patches.shape) if data.patches else None,
             "preprocessing": dict(data.shards.preprocessing),
             "parameters": int(model.count_params()),
+            "float32_layers": float32_layers(model, config.train.precision),
             "command": command,
         }
     )
+
+
+def float32_layers(model: keras.Model, precision: str) -> list[str]:
+    """Return the layers that compute in float32 all the same, where training is in mixed precision."""
+    if precision == "float32":
+        return []
+    layers = model._flatten_layers(include_self=False)
+    return [layer.name for layer in layers if layer.compute_dtype == "float32"]
 
 
 def choose_compiled(training: Session) -> dict[str, UpdateOfRun | PassesOfRun | None]:
