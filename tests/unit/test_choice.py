@@ -9,9 +9,12 @@ import pytest
 from pydantic import ValidationError
 from wording import fails_with
 
+from cingulum.commands.plan import StrategyName
+from cingulum.commands.simulate import SimulatedStrategy
 from trainer import config as configuration
 from trainer.choosing import candidates
 from trainer.config import AutoConfig
+from trainer.config.strategy import PLANNED, SIMULATED
 from trainer.errors import ConfigError
 from trainer.planning import choice
 from trainer.planning.choice import Candidate, Choice
@@ -160,3 +163,8 @@ def test_the_report_has_the_fastest_first_and_tells_changes(tmp_path):
     (tmp_path / "plan.json").write_text('{"auto": {}}')
     told = Told(tmp_path)
     assert chosen.of(told) is None and "damaged" in told.notes[0]
+
+
+def test_commands_offer_what_sections_say_can_be_planned_and_simulated():
+    assert [one.value for one in StrategyName] == list(PLANNED)
+    assert [one.value for one in SimulatedStrategy] == list(SIMULATED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -12,12 +13,26 @@ from trainer.config.section import StrategySection, may_change
 
 Part = Annotated[int, Field(ge=1, le=1024)]
 ShareOfFilters = Annotated[float, Field(ge=0, le=1e6)]
+# Ranks of a replica over which a hypergraph is planned in seconds, not minutes.
+MOST_TRIED = 8
+# Micro-batches for each rank of a replica, at most: more hide less than they cost.
+_MICRO_BATCHES = 4
+# Speeds that differ by less are taken for equal: two measurements of one device do.
+_ALIKE = 0.1
+
+
+def _micro_batches(ranks: int, samples: int) -> int:
+    """As many as divide the samples, of those that help."""
+    return max(n for n in range(1, min(samples, _MICRO_BATCHES * ranks) + 1) if samples % n == 0)
 
 
 class PlacedConfig(StrategySection):
     """What strategies that divide the network itself have in common."""
 
     divides_samples: ClassVar[bool] = False
+    divides_network: ClassVar[bool] = True
+    is_planned: ClassVar[bool] = True
+    is_simulated: ClassVar[bool] = True
     replicas: int = may_change(
         1, ge=1, le=1024, description="groups of ranks that each hold a whole network and take other samples"
     )
@@ -66,6 +81,7 @@ class PlacedConfig(StrategySection):
 class SpatialConfig(PlacedConfig):
     """`name: spatial`. Depth, height and width are cut over ranks, which swap halos."""
 
+    lines: ClassVar[Mapping[str, str]] = {"spatial": "s3 marked triangle"}
     name: Literal["spatial"] = may_change("spatial", description="this strategy")
     parts: list[Part] | None = may_change(
         None,
@@ -81,6 +97,18 @@ class SpatialConfig(PlacedConfig):
         "along channels, so that each rank has some of the weights, or in space as all others",
     )
 
+    @classmethod
+    def compared(cls, ranks: int, samples: int, speeds: Sequence[float] | None) -> Sequence[StrategySection]:
+        """Return it; see `StrategySection.compared`."""
+        return [cls(name="spatial")]
+
+    @classmethod
+    def tried(
+        cls, replicas: int, ranks: int, samples: int, *, normalised: bool, speeds: Sequence[float]
+    ) -> Sequence[StrategySection]:
+        """Return it; see `StrategySection.tried`."""
+        return [cls(name="spatial", replicas=replicas)] if ranks > 1 else []
+
     def of_a_replica(self) -> int | None:
         """Return the number of parts."""
         return None if self.parts is None else math.prod(self.parts)
@@ -89,6 +117,10 @@ class SpatialConfig(PlacedConfig):
 class FiltersConfig(PlacedConfig):
     """`name: filters`. Every rank computes some of the filters of each convolution."""
 
+    lines: ClassVar[Mapping[str, str]] = {
+        "filters": "s2 marked long turned",
+        "filters, master": "s5 marked short cross",
+    }
     name: Literal["filters"] = may_change("filters", description="this strategy")
     mode: Literal["master", "masterless"] = may_change(
         "masterless",
@@ -113,6 +145,30 @@ class FiltersConfig(PlacedConfig):
         description="with `balance` by speed or bandwidth: updates between two looks at whether devices have "
         "become slower or faster; where that is worth it, filters are divided anew; default: never",
     )
+
+    @property
+    def label(self) -> str:
+        """Its name, and its mode where that is not the default."""
+        return f"{self.name}, master" if self.mode == "master" else self.name
+
+    @classmethod
+    def compared(cls, ranks: int, samples: int, speeds: Sequence[float] | None) -> Sequence[StrategySection]:
+        """Return both modes, with shares by speed; see `StrategySection.compared`."""
+        shares = None if speeds is None else list(speeds)
+        return [cls(name="filters", shares=shares), cls(name="filters", mode="master", shares=shares)]
+
+    @classmethod
+    def tried(
+        cls, replicas: int, ranks: int, samples: int, *, normalised: bool, speeds: Sequence[float]
+    ) -> Sequence[StrategySection]:
+        """Return it with shares by speed, those of every replica; see `StrategySection.tried`."""
+        # Ranks of the same place in each replica must be alike.
+        places = [list(speeds[place::ranks]) for place in range(ranks)]
+        if ranks == 1 or any(max(place) - min(place) > _ALIKE * max(place) for place in places):
+            return []
+        shares = [round(min(place), 2) for place in places]
+        equal = max(shares) - min(shares) <= _ALIKE * max(shares)
+        return [cls(name="filters", replicas=replicas, shares=None if equal else shares)]
 
     def of_a_replica(self) -> int | None:
         """Return the number of shares."""
@@ -141,6 +197,7 @@ class FiltersConfig(PlacedConfig):
 class HybridConfig(PlacedConfig):
     """`name: hybrid`. The network is cut into stages, through which micro-batches follow each other."""
 
+    lines: ClassVar[Mapping[str, str]] = {"hybrid": "s4 marked mixed square"}
     name: Literal["hybrid"] = may_change("hybrid", description="this strategy")
     partitions: int | None = may_change(
         None,
@@ -178,6 +235,21 @@ class HybridConfig(PlacedConfig):
         "links are measured when the run starts",
     )
 
+    @classmethod
+    def compared(cls, ranks: int, samples: int, speeds: Sequence[float] | None) -> Sequence[StrategySection]:
+        """Return it with as many micro-batches as help; see `StrategySection.compared`."""
+        return [cls(name="hybrid", micro_batches=_micro_batches(ranks, samples))]
+
+    @classmethod
+    def tried(
+        cls, replicas: int, ranks: int, samples: int, *, normalised: bool, speeds: Sequence[float]
+    ) -> Sequence[StrategySection]:
+        """Return it with one and with many micro-batches; see `StrategySection.tried`."""
+        if ranks == 1:
+            return []
+        counts = {1, 1 if normalised else _micro_batches(ranks, samples)}
+        return [cls(name="hybrid", replicas=replicas, micro_batches=count) for count in sorted(counts)]
+
     @model_validator(mode="after")
     def _plan_says_all(self) -> HybridConfig:
         if self.plan is not None and self.partitions is not None:
@@ -190,6 +262,7 @@ class HybridConfig(PlacedConfig):
 class HypergraphConfig(PlacedConfig):
     """`name: hypergraph`. Who computes what follows from partitions of the network's hypergraph."""
 
+    lines: ClassVar[Mapping[str, str]] = {"hypergraph": "s6 marked mixed diamond"}
     name: Literal["hypergraph"] = may_change("hypergraph", description="this strategy")
     replicas: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = may_change(  # type: ignore[assignment]
         1,
@@ -232,6 +305,19 @@ class HypergraphConfig(PlacedConfig):
         "`objective: time`, operations and links are measured when the run starts; with `volume`, "
         "FLOPs count",
     )
+
+    @classmethod
+    def compared(cls, ranks: int, samples: int, speeds: Sequence[float] | None) -> Sequence[StrategySection]:
+        """Return it, by seconds where these are known; see `StrategySection.compared`."""
+        return [cls(name="hypergraph", objective="volume" if speeds is None else "time")]
+
+    @classmethod
+    def tried(
+        cls, replicas: int, ranks: int, samples: int, *, normalised: bool, speeds: Sequence[float]
+    ) -> Sequence[StrategySection]:
+        """Return it for few ranks; see `StrategySection.tried`."""
+        is_quick = 1 < ranks <= MOST_TRIED
+        return [cls(name="hypergraph", replicas=replicas)] if is_quick else []
 
     def readers(self, processes: int) -> int:
         """Return the number of replicas, one where it is open; see `StrategySection.readers`."""

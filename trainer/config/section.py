@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import typing
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -69,6 +70,49 @@ class StrategySection(Section):
     is_asynchronous: ClassVar[bool] = False
     # Whether every rank takes its own samples of a batch, so that the number of ranks must divide it.
     divides_samples: ClassVar[bool] = True
+    # Whether it only chooses another one, which trains.
+    stands_for_another: ClassVar[bool] = False
+    # Whether ranks hold parts of one network, and wait for each other within each pass.
+    divides_network: ClassVar[bool] = False
+    # Whether it can be said beforehand what it costs: laid out by `plan`, or on a cluster by `simulate`.
+    is_planned: ClassVar[bool] = False
+    is_simulated: ClassVar[bool] = False
+    # Of each label of its rows the colour, line and marker, told apart from all others in grey, too.
+    lines: ClassVar[Mapping[str, str]] = {}
+
+    @property
+    def label(self) -> str:
+        """What tells a row of this strategy from those of others."""
+        return self.name
+
+    @classmethod
+    def compared(cls, ranks: int, samples: int, speeds: Sequence[float] | None) -> Sequence[StrategySection]:
+        """Return the sections with which it is compared with other strategies; pure.
+
+        Args:
+            ranks: that would train.
+            samples: of a micro-batch, over all ranks.
+            speeds: of each rank, relative to the fastest; None: devices are alike, and bytes count.
+        """
+        return ()
+
+    @classmethod
+    def tried(
+        cls, replicas: int, ranks: int, samples: int, *, normalised: bool, speeds: Sequence[float]
+    ) -> Sequence[StrategySection]:
+        """Return the sections that `auto` tries with so many replicas; pure.
+
+        None of them changes what an update is: batch norm takes its statistics of the samples of which it
+        takes them in one process, so that a network with batch norm has one micro-batch.
+
+        Args:
+            replicas: of the network, in whole or in parts.
+            ranks: of a replica.
+            samples: that a replica takes of a micro-batch.
+            normalised: whether the network has batch norm.
+            speeds: of each rank of all replicas, relative to the fastest.
+        """
+        return ()
 
     def readers(self, processes: int) -> int:
         """Return how many parts each micro-batch is divided into, of so many launched processes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -17,6 +18,9 @@ Algorithm = Literal["ring", "segmented-ring", "recursive-doubling", "tree", "red
 class RingConfig(StrategySection):
     """`name: data`. Every rank holds the whole network; gradients are combined over ranks."""
 
+    is_planned: ClassVar[bool] = True
+    is_simulated: ClassVar[bool] = True
+    lines: ClassVar[Mapping[str, str]] = {"data": "s1 marked", "data, by host": "s7 marked long square"}
     name: Literal["data"] = may_change("data", description="this strategy")
     algorithm: Algorithm = may_change(
         "ring", description="algorithm of the all-reduce; the others are slower, for comparison"
@@ -56,6 +60,18 @@ class RingConfig(StrategySection):
         description="write Horovod's timeline of every collective into the run folder (HOROVOD_TIMELINE)",
     )
 
+    @classmethod
+    def compared(cls, ranks: int, samples: int, speeds: Sequence[float] | None) -> Sequence[StrategySection]:
+        """Return it; see `StrategySection.compared`."""
+        return [cls()]
+
+    @classmethod
+    def tried(
+        cls, replicas: int, ranks: int, samples: int, *, normalised: bool, speeds: Sequence[float]
+    ) -> Sequence[StrategySection]:
+        """Return it where every rank is a replica; see `StrategySection.tried`."""
+        return [cls()] if ranks == 1 else []
+
     @model_validator(mode="after")
     def _bits_have_their_own_route(self) -> RingConfig:
         if self.compression == "bfloat16" and self.algorithm not in ("ring", "gather"):
@@ -69,6 +85,8 @@ class RingConfig(StrategySection):
 class ServerConfig(StrategySection):
     """`name: parameter-server`. Servers hold the weights and apply the updates."""
 
+    is_simulated: ClassVar[bool] = True
+    lines: ClassVar[Mapping[str, str]] = {"server": "s8 marked short diamond"}
     name: Literal["parameter-server"] = may_change("parameter-server", description="this strategy")
     count: int = may_change(
         1, ge=1, le=1024, description="servers; the weights are divided among them by bytes"
@@ -143,6 +161,7 @@ class AutoConfig(StrategySection):
     """`name: auto`. All are planned when the run starts; the fastest that fits into memory trains."""
 
     divides_samples: ClassVar[bool] = False
+    stands_for_another: ClassVar[bool] = True
     name: Literal["auto"] = may_change("auto", description="this strategy")
     among: list[Synchronous] = may_change(
         list(get_args(Synchronous)), min_length=1, description="the strategies that are tried"
@@ -187,7 +206,21 @@ class OwnStrategyConfig(StrategySection):
     options: dict[str, Any] = Field({}, description="keys of its own, as its class describes them")
 
 
-NAMES = ("data", "parameter-server", "spatial", "filters", "hybrid", "hypergraph", "auto")
+SECTIONS: tuple[type[StrategySection], ...] = (
+    RingConfig,
+    ServerConfig,
+    SpatialConfig,
+    FiltersConfig,
+    HybridConfig,
+    HypergraphConfig,
+    AutoConfig,
+)
+# Every strategy of ours, by the name that its section has.
+BY_NAME = {str(one.model_fields["name"].default): one for one in SECTIONS}
+NAMES = tuple(BY_NAME)
+PLANNED = tuple(name for name, one in BY_NAME.items() if one.is_planned)
+SIMULATED = tuple(name for name, one in BY_NAME.items() if one.is_simulated)
+DIVIDING = tuple(name for name, one in BY_NAME.items() if one.divides_network)
 
 
 def _tag(value: Any) -> str:
@@ -207,20 +240,11 @@ AnyStrategy = Annotated[
     Discriminator(_tag),
 ]
 _ANY: TypeAdapter[StrategySection] = TypeAdapter(AnyStrategy)
-_SECTIONS: tuple[type[StrategySection], ...] = (
-    RingConfig,
-    ServerConfig,
-    SpatialConfig,
-    FiltersConfig,
-    HybridConfig,
-    HypergraphConfig,
-    AutoConfig,
-)
 
 
 def owner(key: str) -> str | None:
     """Return the name of the strategy that has this key, or None."""
-    for name, section in zip(NAMES, _SECTIONS, strict=True):
+    for name, section in BY_NAME.items():
         if key in section.model_fields:
             return name
     return None

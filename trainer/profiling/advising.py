@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.config.strategy import SIMULATED
 from trainer.errors import ConfigError, InputError
 from trainer.planning.simulation import epoch, upgrades
 from trainer.planning.simulation.cluster import Cluster
@@ -15,7 +16,6 @@ from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.profiling.break_even import BreakEven, break_even
 from trainer.profiling.forecasts import Forecast, Refused
 from trainer.profiling.rows import Rows
-from trainer.profiling.simulating import NAMES
 from trainer.profiling.subject import Asked, Subject
 
 # More ranks are useful while twice as many are so many times as fast.
@@ -84,7 +84,7 @@ def advise(
     """Say what would change a run most.
 
     Args:
-        asked: its strategy is one of `simulating.NAMES`.
+        asked: its strategy is one of `SIMULATED`.
         most: ranks that are thought of.
         ranks: what is asked for in particular; default: the most that are useful.
         epochs: that time, energy and cost are for; default: `train.epochs`.
@@ -96,9 +96,9 @@ def advise(
         InputError: the run cannot be simulated, or on none of these ranks.
     """
     for name in (asked.strategy, against):
-        if name is not None and name not in NAMES:
+        if name is not None and name not in SIMULATED:
             raise ConfigError(
-                f"There is no advice on the strategy {name}.", cure=f"Name one of {', '.join(NAMES)}."
+                f"There is no advice on the strategy {name}.", cure=f"Name one of {', '.join(SIMULATED)}."
             )
     if against == asked.strategy:
         raise ConfigError(f"--against {against}: is the strategy itself.", cure="Name another one.")

@@ -44,7 +44,7 @@ def epoch_s(config: RunConfig, profile: Profile, cluster: Cluster | None, *, nod
     if isinstance(strategy, RingConfig):
         steps, fabric = _steps(config, profile), _fabric(profile, cluster, nodes, each)
         return steps * _step_s(config, strategy, profile, fabric, ranks)
-    if cluster is None or strategy.name not in simulated_apart.NAMES:
+    if cluster is None or not strategy.divides_network:
         raise ConfigError(f"a profile alone does not tell it of train.strategy={strategy.name}")
     return _steps(config, profile) * simulated_apart.step_s(config, profile, _hosts(cluster, each), ranks)
 

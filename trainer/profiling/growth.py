@@ -5,21 +5,13 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from trainer.config.strategy import SECTIONS
 from trainer.profiling.forecasts import Forecast, Simulation
 from trainer.report.axes import Axes, short
 from trainer.report.paper import write_png
 
-# Colour, line and marker of each strategy, the same in every picture and told apart in grey, too.
-KINDS = {
-    "data": "s1 marked",
-    "data, by host": "s7 marked long square",
-    "server": "s8 marked short diamond",
-    "spatial": "s3 marked triangle",
-    "filters": "s2 marked long turned",
-    "filters, master": "s5 marked short cross",
-    "hybrid": "s4 marked mixed square",
-    "hypergraph": "s6 marked mixed diamond",
-}
+# Colour, line and marker of each row, the same in every picture.
+KINDS = {label: kind for one in SECTIONS for label, kind in one.lines.items()}
 
 
 def draw(found: Simulation, path: Path) -> None:

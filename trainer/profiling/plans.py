@@ -14,6 +14,7 @@ from trainer.config import (
     StrategySection,
     micro_batch,
 )
+from trainer.config.strategy import PLANNED
 from trainer.errors import ConfigError, InputError
 from trainer.planning.hypergraph import planning
 from trainer.planning.hypergraph.replicas import MOST_RANKS
@@ -37,8 +38,6 @@ from trainer.strategies.placed.hybrid import Hybrid
 from trainer.strategies.placed.hypergraph import Hypergraph
 from trainer.strategies.placed.hypergraph_plan import HypergraphPlan
 from trainer.strategies.placed.plan import PlacedPlan
-
-NAMES = ("data", "spatial", "filters", "hybrid", "hypergraph")
 
 
 @dataclass(frozen=True)
@@ -100,8 +99,8 @@ def compare(
     Args:
         config: of the run; the shapes of inputs are those of its shard set.
         ranks: that would train; none is needed.
-        strategy: of `NAMES`, that is asked for; default: that of the configuration, with its keys; of `auto`
-            the first.
+        strategy: of `PLANNED`, that is asked for; default: that of the configuration, with its keys; of one
+            that stands for another the first.
         profile: of the same network; without it no seconds are predicted.
         show: is told how many of how many steps of dividing a hypergraph are done, which may take minutes.
 
@@ -110,11 +109,11 @@ def compare(
             the strategy that is asked for cannot divide the network over these ranks.
     """
     own = config.train.strategy
-    name = strategy or (own.name if own.name != "auto" else NAMES[0])
-    if name not in NAMES:
+    name = strategy or (PLANNED[0] if own.stands_for_another else own.name)
+    if name not in PLANNED:
         raise ConfigError(
             f"train.strategy: {name} is not one that can be planned.",
-            cure="Name one of these: " + ", ".join(f"--strategy {one}" for one in NAMES),
+            cure="Name one of these: " + ", ".join(f"--strategy {one}" for one in PLANNED),
             key="train.strategy.name",
         )
     preparation.set_numerics(config)
@@ -123,7 +122,7 @@ def compare(
     asked = dataclasses.replace(Asked.of(config, model, ranks, profile), show=show)
     sections = compared.sections(asked.network, ranks, asked.samples, profile)
     first = own if own.name == name else next(one for one in sections if one.name == name)
-    others = [tried(asked, one) for one in sections if compared.label(one) != compared.label(first)]
+    others = [tried(asked, one) for one in sections if one.label != first.label]
     return Comparison(
         network=config.model.name,
         sample_shape=data.sample_shape,
@@ -148,7 +147,7 @@ def _chosen(asked: Asked, section: StrategySection) -> Outlook | Unlisted:
     decided = strategy.decide(asked.model, asked.ranks)
     network = reading.read(asked.model, asked.samples // strategy.micro_batches)
     return of_many.outlook(
-        compared.label(section), strategy.way(asked.ranks), network,
+        section.label, strategy.way(asked.ranks), network,
         strategy.layouts(network, asked.ranks), asked.ranks, decided,
         strategy.micro_batches * asked.config.train.accumulation,
     )  # fmt: skip
@@ -158,13 +157,13 @@ def tried(asked: Asked, section: StrategySection, *, planners_too: bool = True) 
     """Return what a strategy would cost, or why it cannot divide the network; arguments as of `outlook`."""
     if asked.ranks > MOST_RANKS and section.name != "hypergraph":
         return Impossible(
-            compared.label(section),
+            section.label,
             f"Not compared: to lay out more than {MOST_RANKS} ranks takes long.",
         )
     try:
         return outlook(asked, section, planners_too=planners_too)
     except InputError as error:
-        return Impossible(compared.label(section), error.message)
+        return Impossible(section.label, error.message)
 
 
 def outlook(asked: Asked, section: StrategySection, *, planners_too: bool = True) -> Outlook:
@@ -172,7 +171,7 @@ def outlook(asked: Asked, section: StrategySection, *, planners_too: bool = True
 
     Args:
         asked: the network.
-        section: of the strategy, one of `NAMES`.
+        section: of the strategy, one of `PLANNED`.
         planners_too: whether to say what each planner of stages makes of them, which takes longer.
 
     Raises:
@@ -200,7 +199,7 @@ def outlook(asked: Asked, section: StrategySection, *, planners_too: bool = True
         replicas=plan.replicas,
     )
     rounds: Rounds = ((plan.lists, train.accumulation),)
-    found = _described(asked, compared.label(section), plan.way, file, plan.placement, rounds)
+    found = _described(asked, section.label, plan.way, file, plan.placement, rounds)
     found = dataclasses.replace(found, flops=tuple(plan.micro_batches * one for one in found.flops))
     if planners_too and isinstance(strategy, Hybrid) and strategy.section.plan is None:
         problem = strategy.problem(asked.model, ranks // plan.replicas)[1]

@@ -23,14 +23,13 @@ from trainer.planning.simulation.cluster import Cluster
 LIMIT_S = 10.0
 # It takes a core and a GiB: a service, asked by many, makes one at a time.
 _ONE = threading.Lock()
-NAMES = ("spatial", "filters", "hybrid", "hypergraph")
 
 
 def step_s(config: RunConfig, profile: Profile, cluster: Cluster, ranks: int) -> float:
     """Return the seconds of an update by the strategy of a configuration, with those of slow ranks.
 
     Args:
-        config: of the run; its strategy is one of `NAMES`.
+        config: of the run; its strategy divides the network.
         profile: of its network, on the device of the cluster's hosts.
         cluster: whose first hosts train.
         ranks: that train.
@@ -92,7 +91,6 @@ def _simulated(given: dict[str, object]) -> float:
 
     import_tensorflow()
     from trainer.planning.simulation.fabric import ClusterFabric
-    from trainer.profiling import compared
     from trainer.profiling.forecasts import Forecast
     from trainer.profiling.simulating import Strategies
     from trainer.profiling.subject import Asked, Subject
@@ -104,7 +102,7 @@ def _simulated(given: dict[str, object]) -> float:
     size = ranks // int(getattr(section, "replicas", 1))
     subject = Subject(Asked(config, cluster, section.name, group=size, profile=profile))
     rows = [row for row, _ in Strategies(subject).strategies(ClusterFabric(cluster, ranks))]
-    row = next((one for one in rows if one.label == compared.label(section)), rows[0])
+    row = next((one for one in rows if one.label == section.label), rows[0])
     if not isinstance(row, Forecast):
         raise ConfigError(row.reason)
     return row.step.step_s

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from trainer.config import RingConfig, ServerConfig, StrategySection, micro_batch
+from trainer.config.strategy import DIVIDING, SIMULATED
 from trainer.errors import ConfigError, InputError
 from trainer.planning.communication import repeated
 from trainer.planning.profile import Profile
@@ -22,7 +23,6 @@ from trainer.profiling.subject import Asked, Subject
 from trainer.strategies.reduction import bytes_on_wire
 from trainer.strategies.servers import layout
 
-NAMES = ("data", "parameter-server", *plans.NAMES[1:])
 # Flows of a round of servers; more take minutes.
 MOST_FLOWS = 2_000_000
 DEFAULT_GROUP = 4
@@ -42,10 +42,10 @@ def simulate(asked: Asked, ranks: Sequence[int]) -> Simulation:
     Raises:
         InputError: the configuration, the data, the profile or the cluster cannot be used.
     """
-    if asked.strategy is not None and asked.strategy not in NAMES:
+    if asked.strategy is not None and asked.strategy not in SIMULATED:
         raise ConfigError(
             f"train.strategy: {asked.strategy} is not one that can be simulated.",
-            cure="Name one of these: " + ", ".join(f"--strategy {one}" for one in NAMES),
+            cure="Name one of these: " + ", ".join(f"--strategy {one}" for one in SIMULATED),
             key="train.strategy.name",
         )
     return Strategies(Subject(asked)).all(ranks)
@@ -116,7 +116,7 @@ class Strategies:
                     yield forecast(label)
                 except InputError as error:
                     yield Refused(label, fabric.ranks, error.message), None
-        if wanted in (None, *plans.NAMES[1:]):
+        if wanted in (None, *DIVIDING):
             yield from self.of_groups(fabric)
 
     def of_data(self, label: str, fabric: ClusterFabric, ring: RingConfig, way: Way) -> Row:
@@ -187,7 +187,7 @@ class Strategies:
         elif ranks == 1:
             reason = "one rank has nobody to divide the network with."
         if reason:
-            names = plans.NAMES[1:] if self.asked.strategy is None else (self.asked.strategy,)
+            names = DIVIDING if self.asked.strategy is None else (self.asked.strategy,)
             yield from ((Refused(name, ranks, reason), None) for name in names)
             return
         replicas = ranks // size if ranks <= MOST_AT_ONCE else 1
@@ -250,8 +250,8 @@ class Strategies:
         found = []
         each = size // replicas, asked.samples // replicas
         for section in compared.sections(asked.network, *each, asked.profile):
-            if section.name != "data" and self.asked.strategy in (None, section.name):
-                label = compared.label(section)
+            if section.divides_network and self.asked.strategy in (None, section.name):
+                label = section.label
                 self.show(f"planning {label} on {size} rank(s), {samples} sample(s)")
                 found.append(
                     (label, plans.tried(asked, self.with_own_keys(section, replicas), planners_too=False))
@@ -261,6 +261,6 @@ class Strategies:
     def with_own_keys(self, section: StrategySection, replicas: int) -> StrategySection:
         """Return a section with so many replicas; the configuration's own one in place of its equal."""
         own = self.subject.config.train.strategy
-        if compared.label(own) == compared.label(section) and hasattr(own, "replicas"):
+        if own.label == section.label and hasattr(own, "replicas"):
             section = own
         return section.model_copy(update={"replicas": replicas})

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainer.config.strategy import DIVIDING
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -42,7 +44,7 @@ class Facts:
     @property
     def is_divided(self) -> bool:
         """Whether ranks compute parts of one network, and wait for each other within each pass."""
-        return self.strategy in ("spatial", "filters", "hybrid", "hypergraph")
+        return self.strategy in DIVIDING
 
     def name(self, rank: int) -> str:
         """Return such as 'rank 1 @ n2', or 'rank 1' where its host is unknown."""

@@ -19,7 +19,7 @@ from cingulum.bench.scaling import launching
 from jobs.testbed import Testbed
 from trainer.bench import hardware
 from trainer.bench.scaling.cells import Cell, Row, key
-from trainer.bench.scaling.variants import DIVIDING
+from trainer.config.strategy import DIVIDING
 
 SUBJECTS = 48
 # A training that takes longer than this for an epoch hangs; starting may take the same again.

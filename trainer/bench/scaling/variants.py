@@ -7,12 +7,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from trainer.config.strategy import DIVIDING, SIMULATED
 from trainer.errors import InputError
 
-# They divide the network itself, and are trained only: `cingulum bench placement` times their steps.
-DIVIDING = ("spatial", "filters", "hybrid", "hypergraph")
 PEERS = ("peer:ddp", "peer:multiworker", "peer:tf-parameter-server")
-STRATEGIES = ("data", "parameter-server", *DIVIDING, *PEERS)
+STRATEGIES = (*SIMULATED, *PEERS)
 _TITLES = {
     "peer:ddp": "PyTorch DDP (gloo)",
     "peer:multiworker": "tf.distribute MultiWorkerMirrored",
@@ -56,7 +55,9 @@ class Variant:
 
     @property
     def can_be_timed(self) -> bool:
-        """Whether its steps can be timed; asynchronous workers do not step together."""
+        """Whether its steps can be timed: asynchronous workers do not step together, and of networks that are
+        divided `cingulum bench placement` times them.
+        """
         return self.options.get("mode") != "async" and self.strategy not in DIVIDING
 
     @property
