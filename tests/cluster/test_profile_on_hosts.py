@@ -24,7 +24,9 @@ def test_a_link_is_measured_as_it_was_shaped(cluster):
     hosts = cluster.hosts[:2]
     for host in hosts:
         cluster.shape(host, "100mbit")
-    line, added = mpirun.command(2, [sys.executable, str(PROGRAM)], hosts=dict.fromkeys(hosts, 1))
+    # Before other tests, which keep the cores busy beside it.
+    measure = ["nice", "-n", "-15", sys.executable, str(PROGRAM)]
+    line, added = mpirun.command(2, measure, hosts=dict.fromkeys(hosts, 1))
     sent = ["-x", "PYTHONPATH", *line[1:]]
     found = []
     for _ in range(TRIES):
