@@ -23,9 +23,9 @@ SCHEDULES = ("1f1b", "gpipe")
 # After ten steps in float64; maxima over windows, and so their gradients, are of float32.
 BOUND = 1e-5
 # Of cuts into more than two stages, and of cuts of replicas, so many are drawn.
-DRAWN = 3
+DRAWN = 2
 # Of cuts into two, at most so many, at like distances: each takes a quarter of a minute.
-PLACES = 16
+PLACES = 8
 
 Cut = list[Any]  # network, schedule, replicas, numbers of the layers that stages begin with
 

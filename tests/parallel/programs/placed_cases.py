@@ -255,7 +255,7 @@ ON_ANY = ("tiny filters", "resattnet18 filters")
 
 
 def _ranks(name: str, way: str) -> tuple[int, ...]:
-    """On two ranks each way of each network, on three or four every second one, on one a way of each network.
+    """Each way of each network on two, three or four ranks in turn, and on one rank a way of each network.
 
     So each way and each network is divided over each number. On one rank nothing is divided: the ways differ
     by micro-batches alone.
@@ -264,7 +264,7 @@ def _ranks(name: str, way: str) -> tuple[int, ...]:
         return ()
     network, number = models.names().index(name), list(WAYS).index(way)
     alone = (1,) if number == network % len(WAYS) else ()
-    return (*alone, 2, 3 + (network + number) % 2)
+    return (*alone, 2 + (network + number) % 3)
 
 
 def _own(strategy: Strategy = FILTERS, **changes: Any) -> Case:
