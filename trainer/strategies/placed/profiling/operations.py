@@ -185,6 +185,7 @@ def _watch(
     dtype: Any,
     empty: dict[tuple[int, int], Stopwatch],
 ) -> _Watch:
+    """What times an operation; loops that compute nothing are shared, by inputs and outputs: `empty`."""
 
     def forward(back: Any, *given: Any) -> list[Any]:
         return [work(*given)]
