@@ -73,10 +73,16 @@ TRAININGS = (
         44.5e6, 0.90, HOROVOD,
     ),
     Trained("VGG-16", "p100-ethernet", 512, 64, 154.0, TENSORFLOW, 138.4e6, 0.68, HOROVOD),
-    Trained(
-        "3D nnU-Net, mixed precision", "dgx-a100", 8, 2, 29.3, NNUNET, 31.2e6, 219.3 / 8 / 29.3, NNUNET
+    *(
+        Trained(
+            f"3D nnU-Net, {precision}, batch {batch}", "dgx-a100", 8, batch, alone, NNUNET, 31.2e6,
+            of_eight / 8 / alone, NNUNET,
+        )
+        for precision, batch, alone, of_eight in (
+            ("mixed", 1, 27.02, 186.84), ("mixed", 2, 29.3, 219.34), ("mixed", 4, 31.87, 244.01),
+            ("TF32", 1, 11.63, 91.11), ("TF32", 2, 11.81, 92.91), ("TF32", 4, 12.17, 96.52),
+        )
     ),
-    Trained("3D nnU-Net, TF32", "dgx-a100", 8, 2, 11.81, NNUNET, 31.2e6, 92.91 / 8 / 11.81, NNUNET),
 )  # fmt: skip
 
 
@@ -201,12 +207,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--page", type=Path, help="write the page, in Markdown")
     page = parser.parse_args().page
+    from trainer.quiet import import_tensorflow
+
+    import_tensorflow()
+    import published_series  # Keras comes with it
+
     ratios = [2.0**power / 1e3 for power in range(-6, 8)]
     text = published_page.page(
         [(one, predicted(one)) for one in TRAININGS],
         growth([2, 4, 8, 16, 64, 512]),
         {count: filters(ratios, count) for count in (3, 4)},
         crossing,
+        [(one, *published_series.predicted(one)) for one in published_series.SERIES],
     )
     if page is None:
         print(text)
