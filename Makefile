@@ -59,7 +59,7 @@ test-whole: setup-tools  ## trainings, imports, reports, jobs and pages in a bro
 test-parallel: setup-tools  ## tests under mpirun: minutes
 	$(call pytest,tests/parallel,loadfile --no-loadscope-reorder $(GATE))
 
-test-docs: setup-tools  ## the commands of README and of a tutorial: two minutes
+test-docs: setup-tools  ## the commands of README: two minutes
 	$(call pytest,tests/docs,worksteal $(GATE),$(BESIDE))
 
 test-cluster: setup-tools  ## tests on emulated hosts with Slurm, and in containers (root on Linux, else skipped)

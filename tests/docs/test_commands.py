@@ -1,7 +1,7 @@
 """Every command in README.md and docs/ is run, in the order of its page, as a reader would run it.
 
-The gate runs README.md, with a smaller demo, and the tutorial about one's own data; the other pages and the
-whole demo are marked `deep`, and tests/unit/test_command_lines.py parses all their lines in the gate.
+The gate runs README.md, with a smaller demo; the other pages and the whole demo are marked `deep`, and
+tests/unit/test_command_lines.py parses all their lines in the gate.
 
 A page's ```sh blocks run in a copy of the checkout with `.venv/bin` first on PATH. The copy holds
 `my-study/`, a small BIDS cohort of phantoms (the pages' stand-in for the reader's own data),
@@ -23,7 +23,6 @@ from pages import FENCE, PAGES, ROOT
 
 # Run by the gate itself; from within a test they would recurse.
 RUN_BY_THE_GATE = ("make setup", "make test", "make check")
-IN_THE_GATE = {ROOT / "README.md", ROOT / "docs/tutorial/own-data.md"}
 SMALL_DEMO = {"DEMO_SUBJECTS": "48", "DEMO_CHANGES": "train.epochs=4"}
 
 
@@ -118,8 +117,8 @@ def pages_to_run() -> Iterator:
     """Pages with commands, and variables that they run with."""
     for page in filter(runnable, PAGES):
         name = str(page.relative_to(ROOT))
-        if page in IN_THE_GATE:
-            yield pytest.param(page, SMALL_DEMO if page.name == "README.md" else {}, id=name)
+        if page == ROOT / "README.md":
+            yield pytest.param(page, SMALL_DEMO, id=name)
         else:
             yield pytest.param(page, {}, id=name, marks=pytest.mark.deep)
     yield pytest.param(ROOT / "README.md", {}, id="README.md with the whole demo", marks=pytest.mark.deep)

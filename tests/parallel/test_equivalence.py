@@ -20,7 +20,8 @@ RANKS = (1, 2, 3, 4)
 # `make test` has these on all numbers of ranks, and on three ranks every case but those that others contain.
 ON_ANY = ("float64", "float64_gather", "noise_float64", "global_clip_norm")
 CONTAINED = (
-    *("momentum", "accumulation", "ema", "sync_batch_norm", "noise", "bfloat16", "loss_scale"),
+    *("sgd", "momentum", "adam", "clip_norm", "weight_decay", "accumulation", "ema"),
+    *("sync_batch_norm", "noise", "bfloat16", "loss_scale"),
     *("passes_whole", "passes_buckets"),  # on one rank: tests/unit/test_compiled_passes.py
 )
 GATED = [
@@ -40,9 +41,12 @@ BOUNDS: dict[str, dict[str, float]] = {
 
 
 @pytest.fixture(scope="module")
-def plain(launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plain(
+    launch: Launch, asked_for: Callable[..., list[str]], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     folder = tmp_path_factory.mktemp("plain")
-    outcome = launch(0, "plain_keras.py", folder)
+    names = [name for name in asked_for("name") if name in CASES]  # others are networks'
+    outcome = launch(0, "plain_keras.py", folder, ",".join(names))
     assert outcome.exit_code == 0, outcome.err
     return folder
 
@@ -74,7 +78,9 @@ def test_any_number_of_ranks_ends_with_the_weights_of_plain_keras(
         np.testing.assert_allclose(found[key], expected[key], rtol=0, atol=CASES[name].tolerance, err_msg=key)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.deep] * (name in CONTAINED)) for name in CASES]
+)
 def test_training_moves_the_weights_far_beyond_the_tolerance(name: str, plain: Path) -> None:
     start, end = np.load(plain / f"{name}.start.npz"), np.load(plain / f"{name}.npz")
     moved = max(float(np.abs(end[k] - start[k]).max()) for k in start.files if k.startswith("weight"))

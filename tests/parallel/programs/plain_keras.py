@@ -1,4 +1,4 @@
-"""The reference: every case in one process, with nothing but Keras. Arguments: the folder of the results."""
+"""The reference: cases in one process, with nothing but Keras. Arguments: folder of the results, names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import numpy as np
 from cases import CASES, network, set_precision, state, train_in_one_process
 
 folder = Path(sys.argv[1])
-for name, case in CASES.items():
+for name in sys.argv[2].split(","):
+    case = CASES[name]
     set_precision(case)
     keras.utils.set_random_seed(3)
     model = network(case)
