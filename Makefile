@@ -90,7 +90,7 @@ format: setup-tools  ## let ruff format and mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench-peers:  ## PyTorch and other loaders for `cingulum bench` to compare with, in .venv-peers (2 GB)
+bench-peers:  ## PyTorch and other loaders for benchmarks/beside_peers.py, in .venv-peers (2 GB)
 	$(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/python -m pip install --quiet -r benchmarks/peers.txt
 

@@ -2,7 +2,7 @@
 
 While a GPU computes, the host's cores are free to move gradients. On a machine without one, a network that
 computes needs those cores itself, so only an emulated accelerator shows what a reduction hides behind the
-backward pass. A benchmark takes it as `--model trainer.bench.emulated_accelerator:network`.
+backward pass. A benchmark takes it as `--model benchmarks/emulated_accelerator.py:network`.
 """
 
 from __future__ import annotations

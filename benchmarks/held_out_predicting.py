@@ -7,12 +7,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import emulated_units
 import placement_rank
 import published_results
 import stages_on_hosts
 from held_out_rank import job_of
 
-from trainer.bench import emulated_units
 from trainer.bench.placement_worker import network_of
 from trainer.config import RunConfig
 from trainer.errors import InputError

@@ -178,7 +178,7 @@ def main() -> int:
     parser.add_argument(
         "--model",
         default="resattnet18",
-        help="a network; trainer.bench.emulated_accelerator:network leaves the cores free, as a GPU does",
+        help="a network; benchmarks/emulated_accelerator.py:network leaves the cores free, as a GPU does",
     )
     parser.add_argument("--size", type=int, default=96, help="edge of the volumes, in voxels (default: 96)")
     parser.add_argument("--width", type=int, default=16, help="channels of the first stage (default: 16)")

@@ -5,7 +5,7 @@
 
 Hosts and accelerators are emulated. The hosts are namespaces of this machine, one rank on each (`cingulum
 testbed`, needs root); they share its cores. The accelerators compute nothing and wait as long as one of
-`--gflops` would (trainer/bench/emulated_units.py). Messages, their buffers and their bytes are real. An
+`--gflops` would (emulated_units.py). Messages, their buffers and their bytes are real. An
 accelerator of 32 GFLOP/s at 1 Gbit/s has as many FLOPs for each byte as one of 8 TFLOP/s at 250 Gbit/s.
 
 Every placement is timed on links of each rate and on links without a limit, where what is left beside waiting
@@ -13,7 +13,7 @@ for accelerators is this machine's own: its cores do the work of all hosts. Plai
 say what each link carries while all others do, too. With `--first`, timed ranks and streams run in real time
 (SCHED_RR), before all else: where others use the machine.
 
-`data` is a chain of waiting layers with about the same weights (trainer/bench/emulated_accelerator.py), on a
+`data` is a chain of waiting layers with about the same weights (emulated_accelerator.py), on a
 volume for each rank: its speed-up is that of volumes per second, the others' that of one volume.
 
 Stopped and started again, it measures what `--out` does not hold yet.

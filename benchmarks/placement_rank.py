@@ -17,6 +17,7 @@ from jobs.testbed.layout import LINK
 from trainer.bench import blocks
 from trainer.bench.placement_worker import PlacementJob, begin, network_of, prepared
 
+HERE = Path(__file__).resolve().parent
 # Strategies by which every rank trains the whole network: a chain of layers that wait.
 WHOLE = ("data", "parameter-server")
 
@@ -50,9 +51,8 @@ def timed(
     cell: dict[str, Any], job: PlacementJob, strategy: Any, world: Any
 ) -> tuple[Callable[[], dict[str, Any]], Any]:
     """Return what trains and times a block of a job, the first time two steps to warm up; and its learner."""
+    import emulated_units
     import psutil
-
-    from trainer.bench import emulated_units
 
     way, speed = job.strategy["name"], cell["gflops"] * 1e9
     device = emulated_units.Accelerator(speed)
@@ -118,7 +118,8 @@ def timed(
 
 def _chain(job: PlacementJob, speed: float, volumes: float) -> PlacementJob:
     """Return the job with a chain of waiting layers that take as long as its network, of so many volumes."""
-    from trainer.bench import emulated_units
+    import emulated_units
+
     from trainer.strategies.placed.reading import read
 
     layers: list[tuple[list[int], float, float]] = []
@@ -131,4 +132,4 @@ def _chain(job: PlacementJob, speed: float, volumes: float) -> PlacementJob:
         if layers:
             layers[-1][0].extend(math.prod(w.shape) for w in one.weights if w.trainable)
     options = {"layers": layers}
-    return dataclasses.replace(job, model="trainer.bench.emulated_accelerator:network", options=options)
+    return dataclasses.replace(job, model=f"{HERE / 'emulated_accelerator.py'}:network", options=options)

@@ -27,7 +27,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cingulum.bench import peers
 from cingulum.bench.processes import Process, Running
 from cingulum.bench.scaling import launching
 from jobs.testbed import Testbed
@@ -37,6 +36,10 @@ from trainer.errors import CingulumError
 from trainer.ranks import launch
 
 HERE = Path(__file__).resolve()
+sys.path.insert(0, str(HERE.parents[1]))
+
+from benchmarks.peers import starting  # noqa: E402  (it is in no package that is installed)
+
 PEERS = ("streams", "gloo", "multiworker")
 
 
@@ -59,7 +62,7 @@ def measure(
 
 def measure_peer(cluster: Testbed, hosts: tuple[str, ...], kind: str, wanted: dict[str, Any]) -> Any:
     """Run a peer's rank on each host; returns the seconds of each rank, by size."""
-    python = str(peers.ENVIRONMENT / "bin" / "python") if kind == "gloo" else sys.executable
+    python = str(starting.ENVIRONMENT / "bin" / "python") if kind == "gloo" else sys.executable
     told = {**wanted, "kind": kind, "interface": launching.LINK}
     told["addresses"] = [address(host) for host in hosts]
     settings = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -122,7 +125,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
         for algorithm in (*args.algorithms, *args.peers):
             print(algorithm, file=sys.stderr, flush=True)
             if algorithm in PEERS:
-                if algorithm == "gloo" and (lacking := peers.missing("ddp")):
+                if algorithm == "gloo" and (lacking := starting.missing("ddp")):
                     print(f"gloo: {lacking}", file=sys.stderr)
                     continue
                 times = measure_peer(cluster, cluster.hosts, algorithm, wanted)

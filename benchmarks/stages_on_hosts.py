@@ -104,7 +104,8 @@ def profile(cell: dict[str, Any], job: PlacementJob, handled: Any = None) -> Any
         job: what is trained.
         handled: what messages cost ranks themselves.
     """
-    from trainer.bench import emulated_units
+    import emulated_units
+
     from trainer.planning.profile import Profile
     from trainer.strategies.placed.reading import read
 

@@ -28,7 +28,7 @@ _SYSTEM = ctypes.CDLL(None)
 
 
 class Device:
-    """A stage's accelerator, which waits; see trainer/bench/emulated_units.py."""
+    """A stage's accelerator, which waits; see emulated_units.py."""
 
     def __init__(self, forward_s: float, backward_s: float) -> None:
         self.forward_s, self.backward_s, self.busy_s = forward_s, backward_s, 0.0

@@ -4,20 +4,47 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cingulum.bench import peers
+from benchmarks.peers import starting
+from benchmarks.peers.job import PeerJob
 from cingulum.bench.processes import Contestant, Process
-from trainer.bench.peers.job import PeerJob
 from trainer.bench.spreads import ratios, spread
 from trainer.bench.step_worker import StepJob
 from trainer.errors import CingulumError
 
 NAMES = ("ddp", "multiworker")
-TITLES = {"ddp": "PyTorch DDP (gloo)", "multiworker": "tf.distribute MultiWorkerMirrored"}
+
+
+class Peers(contextlib.ExitStack):
+    """All of them, as `cingulum.bench.step.Others` asks for it."""
+
+    def __init__(self, job: StepJob) -> None:
+        super().__init__()
+        self._timed = [PeerTimes(name, job, None) for name in NAMES]
+
+    @property
+    def ways(self) -> list[Callable[[], None]]:
+        """Two ranks of each, and two copies of each."""
+        return [way for one in self._timed for way in (one.measure_ranks, one.measure_copies)]
+
+    def start(self, tell: Callable[[str], None]) -> None:
+        """Start all of them."""
+        for one in self._timed:
+            tell(f"starting {one.title}")
+            self.enter_context(one)
+            one.start()
+
+    def figures(self, ours_s: Sequence[float]) -> dict[str, Any]:
+        """Return what `figures` says."""
+        return figures(ours_s, self._timed)
+
+    def told(self, found: Mapping[str, Any]) -> list[str]:
+        """Return a line for each."""
+        return [told(name, row) for name, row in found["peers"].items()]
 
 
 class PeerTimes:
@@ -33,8 +60,8 @@ class PeerTimes:
 
     def __init__(self, name: str, job: StepJob, environment: Path | None) -> None:
         self.name = name
-        self.title = TITLES[name]
-        self.skipped = peers.missing(name, environment)
+        self.title = starting.TITLES[name]
+        self.skipped = starting.missing(name, environment)
         if job.sync_batch_norm and self.skipped is None:
             self.skipped = "has no synchronous batch norm for this network"
         self.ranks_s: list[float] = []
@@ -96,7 +123,7 @@ class PeerTimes:
                 steps=asked.steps + 1,
                 ranks=ranks,
             )
-            processes += peers.processes_of(job, environment=self._environment)
+            processes += starting.processes_of(job, environment=self._environment)
         contestant = self._running.enter_context(Contestant(self.title, processes))
         contestant.warm_up()
         return contestant
@@ -134,9 +161,9 @@ def figures(ours_s: Sequence[float], measured: Sequence[PeerTimes]) -> dict[str,
 def told(name: str, row: dict[str, Any]) -> str:
     """Return a line of text, from what `figures` returns for a peer."""
     if "skipped" in row:
-        return f"{TITLES[name]}: {row['skipped']}"
+        return f"{starting.TITLES[name]}: {row['skipped']}"
     lead, efficiency = (
         f"{row[what]:.2%} (95 %: {row[f'{what}_low']:.2%} to {row[f'{what}_high']:.2%})"
         for what in ("lead", "efficiency")
     )
-    return f"{TITLES[name]}: step time over ours {lead}, efficiency {efficiency}"
+    return f"{starting.TITLES[name]}: step time over ours {lead}, efficiency {efficiency}"

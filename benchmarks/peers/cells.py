@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cingulum.bench import peers
+from benchmarks.peers import starting
+from benchmarks.peers.job import PeerJob
 from jobs.testbed import Testbed
 from trainer.bench import hardware
-from trainer.bench.peers.job import PeerJob
 from trainer.bench.scaling.cells import Cell, Counters, Row
 from trainer.errors import CingulumError, ConfigError
 
-_PREFIX = "peer:"
+PREFIX = "peer:"
 
 
 def job_of(cell: Cell) -> PeerJob:
@@ -21,7 +21,7 @@ def job_of(cell: Cell) -> PeerJob:
         InputError: an option that this peer has not, or servers that it cannot have.
     """
     return PeerJob(
-        cell.strategy.removeprefix(_PREFIX),
+        cell.strategy.removeprefix(PREFIX),
         model=cell.model,
         size=cell.size,
         width=cell.width,
@@ -65,16 +65,16 @@ def measure(
     Raises:
         ConfigError: the cell is not a peer's.
     """
-    if not cell.strategy.startswith(_PREFIX) or cell.train:
+    if not cell.strategy.startswith(PREFIX) or cell.train:
         raise ConfigError(f"Not a peer's cell: {cell.describe()}.")
     if cell.hosts and testbed is None:
         return Row(cell, error="peers are measured on this host or on a testbed, not on other hosts")
     counted: list[Counters] = []
     try:
         job = job_of(cell)
-        if reason := peers.missing(job.peer):
+        if reason := starting.missing(job.peer):
             return Row(cell, machine=hardware.here(), error=reason)
-        found = peers.run(
+        found = starting.run(
             job,
             testbed=testbed,
             hosts=hosts_of(cell, testbed) if testbed else None,

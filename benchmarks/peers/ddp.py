@@ -1,6 +1,6 @@
 """PyTorch's DistributedDataParallel over Gloo, around the same Keras network on Keras' torch back end.
 
-Run by `cingulum.bench.peers` in the peers' environment as `python -m trainer.bench.peers.ddp PROCESS`. The
+Run by `starting.py` in the peers' environment as `python -m benchmarks.peers.ddp PROCESS`. The
 optimizer is Keras' own, as everywhere else, so that the weights can be compared. Batch
 norm takes the statistics of each
 rank's own samples, and its moving statistics stay each rank's own (DDP shares buffers, and to Keras they
@@ -14,8 +14,8 @@ import os
 import sys
 from typing import Any
 
-from trainer.bench.peers import work
-from trainer.bench.peers.job import PeerProcess
+from benchmarks.peers import work
+from benchmarks.peers.job import PeerProcess
 
 
 def main() -> None:

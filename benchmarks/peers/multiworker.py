@@ -1,6 +1,6 @@
 """tf.distribute.MultiWorkerMirroredStrategy (its ring, over gRPC) with the same Keras network.
 
-Run by `cingulum.bench.peers` as `python -m trainer.bench.peers.multiworker PROCESS`. A rank has one
+Run by `starting.py` as `python -m benchmarks.peers.multiworker PROCESS`. A rank has one
 thread that computes and one that starts operations, or two where ranks are on several hosts, as ours do.
 """
 
@@ -11,8 +11,8 @@ import os
 import sys
 from typing import Any
 
-from trainer.bench.peers import tensorflow_step, work
-from trainer.bench.peers.job import PeerProcess
+from benchmarks.peers import tensorflow_step, work
+from benchmarks.peers.job import PeerProcess
 
 
 def main() -> None:

@@ -12,15 +12,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import trainer
+from benchmarks.peers.job import PeerJob, PeerProcess
 from cingulum.bench.processes import Process, Running
 from jobs.testbed import Testbed, layout
-from trainer.bench.peers.job import PeerJob, PeerProcess
 from trainer.errors import WorldError
 
-CHECKOUT = Path(trainer.__file__).resolve().parent.parent
+CHECKOUT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = CHECKOUT / ".venv-peers"
+INSTALL = "make bench-peers"
 MODULES = {"ddp": "ddp", "multiworker": "multiworker", "tf-parameter-server": "tf_parameter_server"}
+TITLES = {
+    "ddp": "PyTorch DDP (gloo)",
+    "multiworker": "tf.distribute MultiWorkerMirrored",
+    "tf-parameter-server": "tf.distribute ParameterServer",
+}
 # Below the ports that Linux gives to outgoing connections.
 _PORTS = range(20000, 32000)
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -39,9 +44,9 @@ def missing(peer: str, environment: Path | None = None) -> str | None:
         return None
     where = environment or ENVIRONMENT
     if not (where / "bin" / "python").exists():
-        return "not installed: make bench-peers"
+        return f"not installed: {INSTALL}"
     lacks = [name for name in ("torch", "keras") if not list(where.glob(f"lib/python*/site-packages/{name}"))]
-    return f"{' and '.join(lacks)} not installed: make bench-peers" if lacks else None
+    return f"{' and '.join(lacks)} not installed: {INSTALL}" if lacks else None
 
 
 def run(
@@ -112,7 +117,7 @@ def processes_of(
     processes = []
     for index, kind in enumerate(kinds):
         process = PeerProcess(job, tuple(addresses), index, layout.LINK if testbed else None)
-        argv = [str(python), "-m", f"trainer.bench.peers.{MODULES[job.peer]}", process.to_json()]
+        argv = [str(python), "-m", f"benchmarks.peers.{MODULES[job.peer]}", process.to_json()]
         where = ""
         if testbed is not None and hosts is not None:
             argv = testbed.argv(hosts[index], argv, environment=settings)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trainer.bench.peers import work
-from trainer.bench.peers.job import PeerJob
+from benchmarks.peers import work
+from benchmarks.peers.job import PeerJob
 
 
 def tensorflow(starting_threads: int) -> Any:

@@ -1,6 +1,6 @@
 """tf.distribute.ParameterServerStrategy with the same Keras network: asynchronous, workers never wait.
 
-Run by `cingulum.bench.peers` as `python -m trainer.bench.peers.tf_parameter_server PROCESS`, once for each
+Run by `starting.py` as `python -m benchmarks.peers.tf_parameter_server PROCESS`, once for each
 worker, each server and the coordinator, which hands out steps. Variables go to servers in turn, whole. Every
 process has one thread that computes and two that start operations: with one, a worker hangs in its first
 step. All workers train on the same batches (TensorFlow gives a worker's dataset no number of the worker).
@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trainer.bench.peers import tensorflow_step, work
-from trainer.bench.peers.job import PeerProcess
+from benchmarks.peers import tensorflow_step, work
+from benchmarks.peers.job import PeerProcess
 
 _KINDS = {"rank": "worker", "server": "ps", "coordinator": "chief"}
 

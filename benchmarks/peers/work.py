@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from trainer.bench.peers.job import PeerJob, PeerProcess
+from benchmarks.peers.job import PeerJob, PeerProcess
 
 CLASSES = 2
 LEARNING_RATE = {"adamw": 1e-3, "sgd": 0.01}

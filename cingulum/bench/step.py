@@ -11,10 +11,9 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from cingulum.bench import step_peers, workers
+from cingulum.bench import workers
 from cingulum.bench.processes import Contestant, Process
 from trainer import processor
 from trainer.bench import hardware
@@ -24,6 +23,27 @@ from trainer.bench.step_worker import StepJob
 
 MIB = 2**20
 Progress = Callable[[str], None]
+
+
+class Others(contextlib.AbstractContextManager[Any], Protocol):
+    """What is timed beside ours, in the same repeats; leaving it ends what it has started."""
+
+    @property
+    def ways(self) -> Sequence[Callable[[], None]]:
+        """What times one block each."""
+
+    def start(self, tell: Progress) -> None:
+        """Start all of it, and let it warm up."""
+
+    def figures(self, ours_s: Sequence[float]) -> dict[str, Any]:
+        """Return what was found, beside seconds per step of our two ranks in the same repeats."""
+
+    def told(self, figures: Mapping[str, Any]) -> list[str]:
+        """Return the same in lines of text."""
+
+
+# What compares with others adds them here (benchmarks/beside_peers.py).
+OTHERS: list[Callable[[StepJob], Others]] = []
 
 # What `ring` compares: name, options of the optimizer, Horovod's settings.
 REDUCTIONS: tuple[tuple[str, dict[str, Any], dict[str, str]], ...] = (
@@ -44,12 +64,11 @@ def step(
     repeats: int,
     progress: Callable[[int, int], None],
     tell: Progress,
-    peers: Sequence[str] = step_peers.NAMES,
-    environment: Path | None = None,
+    others: Sequence[Others] = (),
     overhead: bool = True,
     within: float = 0.0,
 ) -> dict[str, Any]:
-    """Measure the efficiency of two ranks, our loop's overhead, and other frameworks in the same run.
+    """Measure the efficiency of two ranks, our loop's overhead, and what is compared, in the same run.
 
     All processes are started once; then each kind trains a block of steps in turn, in another sequence in
     each repeat, while all others stand still. The first step of a block is not counted: processes that have
@@ -60,8 +79,7 @@ def step(
         repeats: blocks of each kind, at most.
         progress: told how many blocks of how many are done.
         tell: told what is being started.
-        peers: of `step_peers.NAMES`.
-        environment: where `make bench-peers` has installed PyTorch; default: .venv-peers.
+        others: are timed, too.
         overhead: time our loop and Keras' own, too.
         within: half the width of an interval that is narrow enough: when all of them are, measuring ends.
 
@@ -69,7 +87,7 @@ def step(
         `efficiency`: throughput of two ranks over that of two single-rank copies run at once;
         `waiting_limit`: the same if two ranks cost nothing but that each step of the copies lasted as long as
         that of the slower one; `overhead`, if asked: our loop's time over that of Keras' `fit`, minus 1;
-        each as `spread` tells it; step times in seconds, and the machine; what `step_peers.figures` says;
+        each as `spread` tells it; step times in seconds, and the machine; what `others` have found;
         `convolutions`, as that function returns them.
     """
     ranks_s, copies_s, slower_s = [], [], []
@@ -85,10 +103,9 @@ def step(
         one_more = dataclasses.replace(job, steps=job.steps + 1)
         ranks = started(Contestant("two ranks", [workers.ranks(one_more, "cingulum", 2)]))
         copies = started(Contestant("two copies", _copies(one_more, 2)))
-        others = [stack.enter_context(step_peers.PeerTimes(name, job, environment)) for name in peers]
         for other in others:
-            tell(f"starting {other.title}")
-            other.start()
+            stack.enter_context(other)
+            other.start(tell)
 
         def measure_ranks() -> None:
             ((first, second),) = ranks.block()
@@ -110,7 +127,7 @@ def step(
                 keras_s.append(theirs / job.steps)
 
             ways.append(measure_overhead)
-        ways += [way for other in others for way in (other.measure_ranks, other.measure_copies)]
+        ways += [way for other in others for way in other.ways]
 
         def found() -> dict[str, Any]:
             return {
@@ -119,7 +136,7 @@ def step(
                 **_overhead(ours_s, keras_s),
                 "two_ranks_step_s": statistics.median(ranks_s),
                 "two_copies_step_s": statistics.median(copies_s),
-                **step_peers.figures(ranks_s, others),
+                **{name: figure for other in others for name, figure in other.figures(ranks_s).items()},
             }
 
         done = workers.in_turn(ways, repeats, progress, lambda: widest(found()) <= within)

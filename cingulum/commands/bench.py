@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -32,10 +31,6 @@ def bench_step(
         float, typer.Option(help="End when all intervals are within this, such as 0.01: a percent.", min=0)
     ] = 0.01,
     sync_batch_norm: SyncBatchNorm = False,
-    peers: Annotated[
-        Path | None, typer.Option(help="Environment of PyTorch, for DDP.  [default: .venv-peers]")
-    ] = None,
-    no_peers: Annotated[bool, typer.Option("--no-peers", help="Leave other frameworks out.")] = False,
     no_overhead: Annotated[bool, typer.Option("--no-overhead", help="Leave Keras' own loop out.")] = False,
     as_json: Figures = False,
 ) -> int:
@@ -45,30 +40,27 @@ def bench_step(
 
     `efficiency` is the throughput of two ranks over that of two independent copies run at once;
     `waiting_limit` what would be left of those copies if each step waited for the slower one, and nothing
-    else were lost; `overhead` what our loop costs over plain Keras at one rank. PyTorch's DDP (where
-    `make bench-peers` has installed it) and MultiWorkerMirroredStrategy train the same network, each against
-    copies of its own; `lead` is the step time of their two ranks over that of ours, above 1 where ours are
-    faster. All of them are in memory at once, thirteen processes with peers; one of ours takes 1.1 GB at the
-    default size. At the end kinds of layers are timed with oneDNN and without it: TensorFlow is told to use
-    it where that pays.
+    else were lost; `overhead` what our loop costs over plain Keras at one rank. All of them are in memory at
+    once, five processes of 1.1 GB at the default size. At the end kinds of layers are timed with oneDNN and
+    without it: TensorFlow is told to use it where that pays.
 
     \b
     Example:
       cingulum bench step --json
-      cingulum bench step --no-peers --no-overhead --repeats 140 --within 0.002
+      cingulum bench step --no-overhead --repeats 140 --within 0.002
     """
-    from cingulum.bench import step, step_peers
+    from cingulum.bench import step
     from trainer.progress import Counting
 
     job = _job(model, size, batch, width, steps, sync_batch_norm)
+    others = [made(job) for made in step.OTHERS]
     with Counting("measuring", "blocks") as shown:
         figures = step.step(
             job,
             repeats=repeats,
             progress=shown.show,
             tell=shown.note,
-            peers=() if no_peers else step_peers.NAMES,
-            environment=peers,
+            others=others,
             overhead=not no_overhead,
             within=within,
         )
@@ -78,7 +70,7 @@ def bench_step(
         for name in ("efficiency", "waiting_limit", "overhead")
         if name in figures
     ]
-    rows += [step_peers.told(name, row) for name, row in figures["peers"].items()]
+    rows += [row for other in others for row in other.told(figures)]
     rows += [
         f"{kind:22s} {1000 * row['onednn_s']:8.2f} ms with oneDNN, {1000 * row['eigen_s']:8.2f} without: "
         f"{row['gain']:.1f} times (from {row['gain_min']:.1f} to {row['gain_max']:.1f})"

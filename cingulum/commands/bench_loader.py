@@ -42,9 +42,6 @@ def bench_loader(
         list[str] | None, typer.Option(help="Measure ours, the limit and only these; may be repeated.")
     ] = None,
     data: Data = None,
-    peers: Annotated[
-        Path | None, typer.Option(help="Environment of the other loaders.  [default: .venv-peers]")
-    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(help="Instead, draw throughput by volumes, threads and ranks into this PNG or SVG."),
@@ -58,8 +55,7 @@ def bench_loader(
     `limit_ratio` is our throughput over the machine's limit: the slowest of reading the stored bytes,
     decoding them, and casting them, each alone. `best_peer_ratio` is ours over that of the fastest other
     reader, of those that read files, and of those that keep volumes in memory. Both are the worst over sizes
-    and page cache. Where the cache is cold, ours reads past it, as with a set larger than the memory. Other
-    loaders are measured where `make bench-peers` has installed them.
+    and page cache. Where the cache is cold, ours reads past it, as with a set larger than the memory.
 
     \b
     Example:
@@ -85,7 +81,6 @@ def bench_loader(
         codec=codec,
         readers=reader,
         data=data,
-        peers=peers,
     )
     if plot is not None:
         studies.check_picture(plot)

@@ -71,10 +71,9 @@ def bench_scaling(
     bytes.
 
     Strategies: data, parameter-server, spatial, filters, hybrid, hypergraph (the last four are only trained:
-    --epochs), peer:ddp, peer:multiworker, peer:tf-parameter-server. Options are the keys of train.strategy;
-    parameter-server also takes servers=K or servers=n, as many as ranks. A study
-    that was stopped goes on where it was; its folder holds scaling.html, table.csv, table.tex
-    and every row. Several studies in one folder share the page.
+    --epochs). Options are the keys of train.strategy; parameter-server also takes servers=K or servers=n, as
+    many as ranks. A study that was stopped goes on where it was; its folder holds scaling.html, table.csv,
+    table.tex and every row. Several studies in one folder share the page.
 
     \b
     Example:
@@ -172,10 +171,9 @@ def _check_words(study: Study) -> None:
     """
     import yaml
 
-    from cingulum.bench.scaling.peer_cells import job_of
     from cingulum.bench.scaling.training import strategy_settings
     from trainer.bench.scaling.cells import Cell
-    from trainer.bench.scaling.variants import variant
+    from trainer.bench.scaling.variants import OTHERS, variant
     from trainer.config import parsing
     from trainer.errors import ModelError
     from trainer.quiet import import_tensorflow
@@ -183,13 +181,10 @@ def _check_words(study: Study) -> None:
     for word in study.strategies:
         how = variant(word)
         if not how.can_train:
-            ranks = max(study.ranks)
+            ranks, model = max(study.ranks), study.models[0]
             servers = how.servers_for(ranks)
-            job_of(
-                Cell(
-                    study.models[0], strategy=how.strategy, options=how.options, ranks=ranks, servers=servers
-                )
-            )
+            cell = Cell(model, strategy=how.strategy, options=how.options, ranks=ranks, servers=servers)
+            OTHERS[how.strategy].check(cell)
             continue
         tree = {
             "name": "study",

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from cingulum.bench import peers
-from cingulum.bench.scaling import peer_cells
+from benchmarks.peers import cells, starting
 from jobs.testbed import Testbed
 from trainer.bench.scaling.cells import Cell
 
@@ -31,13 +30,13 @@ def hosts(cluster_machine: None, tmp_path_factory: pytest.TempPathFactory) -> It
 
 def measured(testbed: Testbed, strategy: str, **changes: int) -> dict[str, dict[str, float]]:
     """Bytes per step and host."""
-    if reason := peers.missing(strategy.removeprefix("peer:")):
+    if reason := starting.missing(strategy.removeprefix("peer:")):
         pytest.skip(reason)
 
     def count() -> dict[str, tuple[int, int]]:
         return {host: counters(testbed, host) for host in testbed.hosts}
 
-    row = peer_cells.measure(Cell(strategy=strategy, **CELL, **changes), testbed, print, count=count)
+    row = cells.measure(Cell(strategy=strategy, **CELL, **changes), testbed, print, count=count)
     assert row.error is None
     assert row.samples_per_second == pytest.approx(4 / row.step_s["median"])
     return dict(row.interfaces)

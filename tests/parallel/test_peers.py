@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from cingulum.bench import peers
-from trainer.bench.peers.job import PeerJob
+from benchmarks.peers import starting
+from benchmarks.peers.job import PeerJob
 
 # Five steps, each on another batch; batch norm takes the statistics of each rank's own samples everywhere.
 JOB = {"model": "tiny", "size": 16, "batch": 2, "batches": 5, "warm_up": 1, "steps": 4, "optimizer": "sgd"}
@@ -28,7 +28,7 @@ def trained(ours, tmp_path, peer, **options):
     saved = tmp_path / "theirs.npz"
     first = str(ours["folder"] / "first.npz")
     job = PeerJob(peer, weights=first, saved=str(saved), **JOB, **options)
-    found = peers.run(job)
+    found = starting.run(job)
     assert all(len(rank["seconds"]) == JOB["steps"] for rank in found)
     return found, dict(np.load(saved))
 
@@ -46,7 +46,7 @@ def test_the_weights_move_far_beyond_the_tolerance_and_by_both_ranks(ours):
 
 @pytest.mark.parametrize("peer", ["multiworker", "ddp"])
 def test_two_ranks_of_a_peer_end_with_our_weights(ours, tmp_path, peer):
-    if reason := peers.missing(peer):
+    if reason := starting.missing(peer):
         pytest.skip(reason)
     found, theirs = trained(ours, tmp_path, peer, ranks=2)
     assert len(found) == 2

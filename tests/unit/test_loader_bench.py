@@ -10,6 +10,7 @@ from cingulum.bench.loader.processes import ReaderProcess
 from trainer.bench.loader import figures, page_cache, worker
 from trainer.bench.loader.checking import Epoch, Source, WrongVolumes, marked, sampled
 from trainer.bench.loader.job import LoaderJob
+from trainer.bench.loader.readers import KINDS, Kind
 from trainer.errors import InputError, WorldError
 
 SIZE = 16
@@ -91,8 +92,8 @@ def test_a_reader_that_drops_a_volume_is_never_timed(job, monkeypatch):
         def epoch(self, number):
             return batches(job, [0, 1, 2, 3, 4])
 
-    monkeypatch.setattr(worker.readers, "make", lambda name, job: Dropping())
-    asked = worker._Worker("h5py", job)
+    monkeypatch.setattr(worker.readers, "make", lambda kind, job: Dropping())
+    asked = worker._Worker(KINDS["h5py"], job)
     with fails_with(WrongVolumes):
         asked.open()
     with fails_with(WrongVolumes):
@@ -110,15 +111,16 @@ def test_the_limit_is_the_slowest_part():
 
 def test_ratios_are_those_within_a_repeat_and_the_peer_is_the_fastest_by_its_median():
     found = figures.ratios(
-        {"ours": [90, 180, 80], "limit": [100, 200, 100], "h5py": [60, 60, 60], "zarr": [10, 80, 70]}
+        {"ours": [90, 180, 80], "limit": [100, 200, 100], "h5py": [60, 60, 60], "nibabel": [10, 80, 70]}
     )
     assert (found["limit_ratio"], found["limit_ratio_min"], found["limit_ratio_max"]) == (0.9, 0.8, 0.9)
-    assert found["best_peer"] == "zarr"
+    assert found["best_peer"] == "nibabel"
     assert found["best_peer_ratio"] == 180 / 80
     assert list(found["best_peers"]) == ["files"]
 
 
-def test_what_is_kept_in_memory_is_compared_with_our_own_memory_and_the_worse_ratio_counts():
+def test_what_is_kept_in_memory_is_compared_with_our_own_memory_and_the_worse_ratio_counts(monkeypatch):
+    monkeypatch.setitem(KINDS, "monai_cache", Kind("MONAI CacheDataset", "no.module", memory=True))
     speeds = {"ours": [90.0], "limit": [100.0], "h5py": [60.0], "monai_cache": [200.0]}
     assert figures.ratios(speeds)["best_peer_ratio"] == 90 / 200
     found = figures.ratios({**speeds, "ours_memory": [400.0]})
@@ -181,7 +183,6 @@ OPTIONS = {
     "codec": "blosc-lz4",
     "readers": None,
     "data": None,
-    "peers": None,
 }
 
 
@@ -201,8 +202,10 @@ def test_what_cannot_be_measured_is_told(option, value, said):
         studies.checked(**{**OPTIONS, option: value})
 
 
-def test_a_study_says_which_readers_are_not_installed(tmp_path):
-    study = studies.checked(**{**OPTIONS, "readers": ["h5py", "zarr"], "peers": tmp_path})
+def test_a_study_says_which_readers_are_not_installed(monkeypatch):
+    kind = Kind("Zarr", "no.module", python="/nowhere/python", install="make bench-peers")
+    monkeypatch.setitem(KINDS, "zarr", kind)
+    study = studies.checked(**{**OPTIONS, "readers": ["h5py", "zarr"]})
     lines = studies.told(study, sweeping=False).splitlines()
     assert [line.split()[0] for line in lines if line.startswith("  ")] == [
         "ours",

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from trainer.bench import emulated_units
+from benchmarks import emulated_units
 from trainer.bench.placement_worker import PlacementJob, prepared
 from trainer.ranks.world import World
 

@@ -7,7 +7,7 @@ from cingulum.bench.scaling.training import strategy_settings
 from trainer.bench.scaling.cells import Cell, Row, key
 from trainer.bench.scaling.study import Study, merged
 from trainer.bench.scaling.summary import Training
-from trainer.bench.scaling.variants import variant
+from trainer.bench.scaling.variants import OTHERS, Other, variant
 from trainer.errors import ConfigError, InputError
 
 
@@ -80,7 +80,8 @@ def test_a_product_has_each_cell_once_and_repeats_in_turn():
     assert {cell.servers for cell in found if cell.ranks == 2} == {0, 2}
 
 
-def test_peers_are_timed_only_and_asynchronous_servers_are_trained_only():
+def test_what_is_compared_is_timed_only_and_asynchronous_servers_are_trained_only(monkeypatch):
+    monkeypatch.setitem(OTHERS, "peer:ddp", Other("PyTorch DDP (gloo)", False, print, print))
     words = ("peer:ddp", "parameter-server/mode=async")
     found = Study(models=("tiny",), ranks=(2,), strategies=words, batch=4, epochs=1).cells()
     assert {(cell.strategy, cell.train) for cell in found} == {

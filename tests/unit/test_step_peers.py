@@ -1,11 +1,11 @@
-"""What `cingulum bench step` says of peers, from seconds."""
+"""What `cingulum bench step` says of peers beside ours, from seconds."""
 
 import contextlib
 from typing import ClassVar
 
 import pytest
 
-from cingulum.bench import peers, step_peers
+from benchmarks.peers import beside_step, starting
 from trainer.bench.step_worker import StepJob
 from trainer.errors import WorldError
 
@@ -49,15 +49,15 @@ def asked(monkeypatch):
     monkeypatch.setattr(Pretended, "plan", {"ddp": {1: [0.3, 0.5], 2: [0.2, 0.4]}})
     Pretended.plan["multiworker"] = {1: [0.2, 0.25], 2: [0.18, 0.2]}
     monkeypatch.setattr(Pretended, "closed", [])
-    monkeypatch.setattr(step_peers, "Contestant", Pretended)
-    monkeypatch.setattr(peers, "processes_of", processes_of)
-    monkeypatch.setattr(peers, "missing", lambda peer, environment: None)
+    monkeypatch.setattr(beside_step, "Contestant", Pretended)
+    monkeypatch.setattr(starting, "processes_of", processes_of)
+    monkeypatch.setattr(starting, "missing", lambda peer, environment: None)
     return jobs
 
 
 def measured(repeats=2, **job):
     with contextlib.ExitStack() as stack:
-        made = [step_peers.PeerTimes(name, StepJob(**job), None) for name in step_peers.NAMES]
+        made = [beside_step.PeerTimes(name, StepJob(**job), None) for name in beside_step.NAMES]
         timed = [stack.enter_context(peer) for peer in made]
         for peer in timed:
             peer.start()
@@ -65,7 +65,7 @@ def measured(repeats=2, **job):
             for peer in timed:
                 peer.measure_ranks()
                 peer.measure_copies()
-    return step_peers.figures([0.1, 0.2], timed)
+    return beside_step.figures([0.1, 0.2], timed)
 
 
 def test_a_peer_is_compared_with_its_own_copies_and_with_ours_in_the_same_repeat(asked):
@@ -85,12 +85,12 @@ def test_a_peer_that_fails_is_told_and_not_tried_again(asked):
     found = measured()
     assert found["peers"]["ddp"] == {"skipped": "failed: rank 1 failed"}
     assert found["best_peer"] == "multiworker"
-    assert step_peers.told("ddp", found["peers"]["ddp"]) == "PyTorch DDP (gloo): failed: rank 1 failed"
-    told = step_peers.told("multiworker", found["peers"]["multiworker"])
+    assert beside_step.told("ddp", found["peers"]["ddp"]) == "PyTorch DDP (gloo): failed: rank 1 failed"
+    told = beside_step.told("multiworker", found["peers"]["multiworker"])
     assert "MultiWorkerMirrored: step time over ours 162.50% (95 %: 125.00% to 200.00%)" in told
 
 
 def test_without_peers_there_is_no_best(asked):
-    assert step_peers.figures([0.1], []) == {"peers": {}, "best_peer": None, "best_peer_lead": None}
+    assert beside_step.figures([0.1], []) == {"peers": {}, "best_peer": None, "best_peer_lead": None}
     assert "synchronous" in measured(sync_batch_norm=True)["peers"]["ddp"]["skipped"]
     assert asked == []

@@ -6,12 +6,11 @@ import time
 import pytest
 from wording import fails_with
 
-from cingulum.bench import peers
+from benchmarks.peers import cells, starting
+from benchmarks.peers.job import PeerJob, PeerProcess
 from cingulum.bench.processes import Process, Running
-from cingulum.bench.scaling import peer_cells
 from jobs.testbed import Testbed
 from jobs.testbed.layout import Settings
-from trainer.bench.peers.job import PeerJob, PeerProcess
 from trainer.bench.scaling.cells import Cell
 from trainer.errors import ConfigError, InputError, WorldError
 
@@ -78,7 +77,7 @@ def test_a_program_that_is_not_there_leaves_no_process():
 
 def test_a_rank_ends_with_its_starter(tmp_path):
     """The starter's end closes the rank's input, whatever the rank is doing then."""
-    program = "from trainer.bench.peers import work; s = work.Starter(); s.say_ready(); s.wait_for_go()"
+    program = "from benchmarks.peers import work; s = work.Starter(); s.say_ready(); s.wait_for_go()"
     wanted = processes(program)
     with Running(wanted) as running:
         running.hear(wanted, 20, "ready")
@@ -89,14 +88,14 @@ def test_a_rank_ends_with_its_starter(tmp_path):
 
 def test_what_is_not_installed_is_told_with_its_cure(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    assert peers.missing("multiworker", tmp_path) is None
-    assert peers.missing("ddp", tmp_path) == "not installed: make bench-peers"
+    assert starting.missing("multiworker", tmp_path) is None
+    assert starting.missing("ddp", tmp_path) == "not installed: make bench-peers"
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").touch()
     (tmp_path / "lib" / "python3" / "site-packages" / "torch").mkdir(parents=True)
-    assert peers.missing("ddp", tmp_path) == "keras not installed: make bench-peers"
+    assert starting.missing("ddp", tmp_path) == "keras not installed: make bench-peers"
     (tmp_path / "lib" / "python3" / "site-packages" / "keras").mkdir()
-    assert peers.missing("ddp", tmp_path) is None
+    assert starting.missing("ddp", tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -141,9 +140,9 @@ def test_a_task_survives_its_command_line_and_knows_its_place():
 def test_processes_of_a_cell_are_where_the_study_says(tmp_path):
     testbed = Testbed(Settings(hosts=4), tmp_path)
     ranks = Cell("tiny", strategy="peer:ddp", ranks=4, hosts=2)
-    assert peer_cells.hosts_of(ranks, testbed) == ["n1", "n1", "n2", "n2"]
+    assert cells.hosts_of(ranks, testbed) == ["n1", "n1", "n2", "n2"]
     served = Cell("tiny", strategy="peer:tf-parameter-server", ranks=2, hosts=2, servers=2)
-    assert peer_cells.hosts_of(served, testbed) == ["n1", "n2", "n3", "n4", "n3"]
+    assert cells.hosts_of(served, testbed) == ["n1", "n2", "n3", "n4", "n3"]
     beside = Cell(
         "tiny",
         strategy="peer:tf-parameter-server",
@@ -152,17 +151,17 @@ def test_processes_of_a_cell_are_where_the_study_says(tmp_path):
         servers=2,
         options={"placement": "colocated"},
     )
-    assert peer_cells.hosts_of(beside, testbed) == ["n1", "n2", "n1", "n2", "n1"]
+    assert cells.hosts_of(beside, testbed) == ["n1", "n2", "n1", "n2", "n1"]
 
 
 def test_a_cell_that_a_peer_cannot_measure_is_a_row_that_says_why(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     cell = Cell("tiny", strategy="peer:ddp", ranks=2, hosts=2)
-    assert "on this host or on a testbed" in peer_cells.measure(cell, None, print).error
+    assert "on this host or on a testbed" in cells.measure(cell, None, print).error
     ours = Cell("tiny", strategy="peer:ddp", ranks=2)
-    monkeypatch.setattr(peers, "ENVIRONMENT", tmp_path)
-    assert peer_cells.measure(ours, None, print).error == "not installed: make bench-peers"
+    monkeypatch.setattr(starting, "ENVIRONMENT", tmp_path)
+    assert cells.measure(ours, None, print).error == "not installed: make bench-peers"
     odd = Cell("tiny", strategy="peer:ddp", ranks=2, options={"x": 1})
-    assert "no option 'x'" in peer_cells.measure(odd, None, print).error
+    assert "no option 'x'" in cells.measure(odd, None, print).error
     with fails_with(ConfigError):
-        peer_cells.measure(Cell("tiny"), None, print)
+        cells.measure(Cell("tiny"), None, print)

@@ -25,7 +25,7 @@ PAGES = (
     *("classification", "regression", "segmentation", "unfinished", "comparison", "crossval", "scaling"),
     *("divided", "divided-over-many"),
 )
-TRAINED = ("data", "parameter-server/mode=async", "peer:tf-parameter-server")
+TRAINED = ("data", "parameter-server/mode=async", "data/reduction=per_tensor")
 PHONE, DESKTOP = (390, 844), (1280, 900)
 
 

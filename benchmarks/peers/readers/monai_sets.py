@@ -10,8 +10,9 @@ import torch
 from monai.data import CacheDataset, DataLoader, PersistentDataset
 from monai.transforms import Compose, EnsureType, LoadImage
 
+from benchmarks.peers.readers import torch_batches
 from trainer.bench.loader.job import LoaderJob
-from trainer.bench.loader.readers import nibabel_gz, torch_batches
+from trainer.bench.loader.readers import nibabel_gz
 
 
 class Reader:

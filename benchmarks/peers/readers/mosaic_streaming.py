@@ -39,7 +39,7 @@ def _import_streaming() -> Any:
 streaming = _import_streaming()
 _StreamingDataset: Any = streaming.StreamingDataset
 
-from trainer.bench.loader.readers import torch_batches  # noqa: E402
+from benchmarks.peers.readers import torch_batches  # noqa: E402
 
 
 class Reader:

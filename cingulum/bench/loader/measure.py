@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from cingulum.bench.loader.processes import PEERS, ReaderProcess, python_of
+from cingulum.bench.loader.processes import ReaderProcess, python_of
 from trainer.bench import hardware
 from trainer.bench.loader import figures, page_cache, volumes
 from trainer.bench.loader.job import LoaderJob
@@ -22,7 +22,6 @@ from trainer.errors import CingulumError, WorldError
 
 Progress = Callable[[str], None]
 
-NOT_INSTALLED = "not installed: make bench-peers"
 # From so little of a file in the page cache on, reading it counts as cold.
 COLD_SHARE = 0.02
 
@@ -38,16 +37,14 @@ class LoaderStudy:
         caches: states of the page cache: cold, warm.
         readers: names in `readers.KINDS`.
         data: where volumes are made and kept; None for a temporary folder.
-        peers: environment of the peers.
     """
 
     job: LoaderJob
     sizes: tuple[int, ...] = (96, 128)
     repeats: int = 5
     caches: tuple[str, ...] = ("cold", "warm")
-    readers: tuple[str, ...] = tuple(KINDS)
+    readers: tuple[str, ...] = dataclasses.field(default_factory=lambda: tuple(KINDS))
     data: Path | None = None
-    peers: Path = PEERS
 
 
 def loader(study: LoaderStudy, progress: Progress) -> dict[str, Any]:
@@ -153,14 +150,14 @@ class _Size:
     def _start(self, stack: ExitStack) -> dict[str, ReaderProcess]:
         running: dict[str, ReaderProcess] = {}
         for name in self._study.readers:
-            if python_of(name, self._study.peers) is None:
-                self._skipped[name] = NOT_INSTALLED
+            if python_of(name) is None:
+                self._skipped[name] = f"not installed: {KINDS[name].install}"
                 continue
             try:
                 for writer in KINDS[name].written_by:
                     self._prepare(writer)
                 self._progress(f"opening and checking: {name}")
-                process = stack.enter_context(ReaderProcess(name, self._job, self._study.peers))
+                process = stack.enter_context(ReaderProcess(name, self._job))
                 self._opened[name] = process.ask("open")
                 running[name] = process
             except WorldError as failure:
@@ -172,7 +169,7 @@ class _Size:
         done = self._job.path(f".prepared-{name}")
         if not done.exists():
             self._progress(f"writing its files: {name}")
-            with ReaderProcess(name, self._job, self._study.peers) as process:
+            with ReaderProcess(name, self._job) as process:
                 process.ask("prepare")
             done.touch()
 

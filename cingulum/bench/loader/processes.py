@@ -8,28 +8,28 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cingulum.bench.peers import CHECKOUT
-from cingulum.bench.peers import ENVIRONMENT as PEERS
+import trainer
 from cingulum.bench.processes import Process, Running
 from trainer.bench.loader.job import LoaderJob
 from trainer.bench.loader.readers import KINDS
 
+# What is added to the readers may be in the checkout, and not installed.
+_CHECKOUT = Path(trainer.__file__).resolve().parent.parent
 
-def python_of(name: str, peers: Path) -> Path | None:
-    """Return the Python that a reader needs; None where the peers are not installed."""
-    if not KINDS[name].peers:
-        return Path(sys.executable)
-    python = peers / "bin" / "python"
+
+def python_of(name: str) -> Path | None:
+    """Return the Python that a reader needs; None where that is not installed."""
+    python = Path(KINDS[name].python or sys.executable)
     return python if python.exists() else None
 
 
 class ReaderProcess(Running):
     """One reader in a process of its own."""
 
-    def __init__(self, name: str, job: LoaderJob, peers: Path = PEERS) -> None:
-        line = [str(python_of(name, peers)), "-m", "trainer.bench.loader.worker", name]
-        line.append(json.dumps(dataclasses.asdict(job)))
-        environment = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(CHECKOUT)}
+    def __init__(self, name: str, job: LoaderJob) -> None:
+        line = [str(python_of(name)), "-m", "trainer.bench.loader.worker"]
+        line += [json.dumps(dataclasses.asdict(one)) for one in (KINDS[name], job)]
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(_CHECKOUT)}
         self._reader = Process("loader", name, line, environment)
         super().__init__([self._reader])
 

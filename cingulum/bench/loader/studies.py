@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from cingulum.bench.loader.measure import NOT_INSTALLED, LoaderStudy
-from cingulum.bench.loader.processes import PEERS, python_of
+from cingulum.bench.loader.measure import LoaderStudy
+from cingulum.bench.loader.processes import python_of
 from trainer.bench.loader.job import MARK_VOXELS, LoaderJob
 from trainer.bench.loader.readers import KINDS, LIMIT, OURS, OURS_PAST
 from trainer.data.shards import codecs
@@ -33,7 +33,6 @@ def checked(
     codec: str,
     readers: Sequence[str] | None,
     data: Path | None,
-    peers: Path | None,
 ) -> LoaderStudy:
     """Return the study that the options describe.
 
@@ -65,7 +64,6 @@ def checked(
         caches=CACHES[cache],
         readers=names,
         data=data,
-        peers=peers or PEERS,
     )
 
 
@@ -95,8 +93,9 @@ def told(study: LoaderStudy, *, sweeping: bool) -> str:
         return "\n".join([*lines, "our loader at the first size, warm: by volumes, by threads, by ranks"])
     lines.append(f"{study.repeats} repeats in turn, page cache {' and '.join(study.caches)}:")
     for name in study.readers:
-        installed = python_of(name, study.peers) is not None
-        lines.append(f"  {name:18s} {KINDS[name].title}" + ("" if installed else f" ({NOT_INSTALLED})"))
+        kind = KINDS[name]
+        missing = "" if python_of(name) else f" (not installed: {kind.install})"
+        lines.append(f"  {name:18s} {kind.title}{missing}")
     return "\n".join([*lines, f"about {_seconds(study) / 60:.0f} minutes on two cores"])
 
 
@@ -108,7 +107,7 @@ def _room(study: LoaderStudy) -> float:
 
 
 def _seconds(study: LoaderStudy) -> float:
-    installed = sum(python_of(name, study.peers) is not None for name in study.readers)
+    installed = sum(python_of(name) is not None for name in study.readers)
     measured = study.repeats * len(study.caches)
     total = 0.0
     for size in study.sizes:

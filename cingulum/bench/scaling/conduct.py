@@ -110,7 +110,7 @@ def check(study: Study) -> None:
     cells = study.cells()
     if not cells:
         raise InputError(
-            "Nothing to measure: asynchronous servers and divided networks are trained only, peers timed.",
+            "Nothing to measure: asynchronous servers and divided networks are trained only.",
             cure="Add --epochs 5 for accuracy against time, or another strategy.",
         )
     most = max(cell.machines for cell in cells)

@@ -20,11 +20,12 @@ from typing import Any
 import pydantic
 
 from cingulum.bench.processes import Process, Running
-from cingulum.bench.scaling import launching, peer_cells
+from cingulum.bench.scaling import launching
 from jobs.testbed import Testbed, namespaces, programs
 from jobs.testbed.layout import bytes_per_second
 from trainer.bench import hardware
 from trainer.bench.scaling.cells import PARTS, Cell, Counters, Row
+from trainer.bench.scaling.variants import OTHERS
 from trainer.config.explaining import explain
 from trainer.config.section import Section
 from trainer.config.strategy import RingConfig, ServerConfig
@@ -49,7 +50,7 @@ def measure(
     """Time a cell's steps, and count what crosses the interfaces meanwhile.
 
     Args:
-        cell: of strategy `data`, synchronous `parameter-server` or a peer, and no training.
+        cell: of strategy `data`, synchronous `parameter-server` or one of `OTHERS`, and no training.
         testbed: emulated hosts, as many as `cell.machines` or more; their links are shaped to
             `cell.bandwidth` and stay so. None for a cell on this host, or on real ones.
         progress: gets a line with the prediction before the steps are timed, and one with the result.
@@ -61,14 +62,15 @@ def measure(
     Raises:
         ConfigError: a cell that cannot be measured so.
     """
-    of_peer = cell.strategy.startswith("peer:")
-    if not of_peer:
+    other = OTHERS.get(cell.strategy)
+    if other is None:
         _check(cell)
     names = tuple((testbed.hosts if testbed else hosts or ())[: cell.machines])
     try:
         with _shaped(testbed, names, cell.bandwidth):
-            if of_peer:
-                return peer_cells.measure(cell, testbed, progress, count=lambda: _count(testbed, names))
+            if other is not None:
+                row: Row = other.measure(cell, testbed, progress, count=lambda: _count(testbed, names))
+                return row
             return _run(cell, testbed, names, progress)
     except CingulumError as error:
         return Row(cell, machine=hardware.here(), error=str(error))

@@ -106,7 +106,7 @@ def configuration(cell: Cell, shards: Path, run: Path) -> dict[str, Any]:
 
 
 def strategy_settings(strategy: str, options: Any, servers: int) -> dict[str, Any]:
-    """Return the keys of `train` that select a strategy; none for a peer."""
+    """Return the keys of `train` that select a strategy."""
     if strategy == "parameter-server":
         return {"strategy": {"name": strategy, "count": servers, **options}}
     if strategy in DIVIDING:

@@ -32,9 +32,10 @@ def main() -> None:
     _, world = begin(JOB)
     import numpy as np
 
+    from benchmarks import emulated_units
     from trainer import config as configuration
     from trainer import models
-    from trainer.bench import blocks, emulated_units
+    from trainer.bench import blocks
     from trainer.planning.placement.tasks import Compute, Differentiate, Recompute
     from trainer.planning.simulation import devices, engine
     from trainer.planning.simulation.fabric import ClusterFabric, PairLinks

@@ -8,8 +8,8 @@ import json
 import sys
 from pathlib import Path
 
-from trainer.bench.peers import work
-from trainer.bench.peers.job import PeerJob
+from benchmarks.peers import work
+from benchmarks.peers.job import PeerJob
 from trainer.ranks import starting
 from trainer.ranks.world import World
 

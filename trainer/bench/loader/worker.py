@@ -1,7 +1,7 @@
 """The process of one reader: told what to do in lines of JSON, it answers in lines of JSON.
 
-`python -m trainer.bench.loader.worker NAME JOB`, started by `cingulum.bench.loader`. It ends when its
-standard input is closed. It also runs in the peers' environment, so it imports nothing but its reader.
+`python -m trainer.bench.loader.worker KIND JOB`, started by `cingulum.bench.loader`. It ends when its
+standard input is closed. It also runs where little else is installed, so it imports nothing but its reader.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ LEAST_S = 0.5
 
 def main() -> None:
     """Answer until the input ends."""
-    name, job = sys.argv[1], LoaderJob(**json.loads(sys.argv[2]))
+    kind, job = readers.Kind(**json.loads(sys.argv[1])), LoaderJob(**json.loads(sys.argv[2]))
     # What libraries print must not come between the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     signal.signal(signal.SIGTERM, _end)
-    worker = _Worker(name, job)
+    worker = _Worker(kind, job)
     for line in sys.stdin:
         asked = json.loads(line)
         answer = getattr(worker, asked.pop("do"))(**asked)
@@ -45,10 +45,10 @@ def _end(number: int, frame: FrameType | None) -> None:
 class _Worker:
     """What a reader can be asked."""
 
-    def __init__(self, name: str, job: LoaderJob) -> None:
+    def __init__(self, kind: readers.Kind, job: LoaderJob) -> None:
         self._job = job
-        self._rounds = readers.KINDS[name].rounds and job.dtype == "float16"
-        self._reader: Any = readers.make(name, job)
+        self._rounds = kind.rounds and job.dtype == "float16"
+        self._reader: Any = readers.make(kind, job)
         self._baseline = memory.resident()
         self._epochs = 0
 

@@ -31,7 +31,7 @@ class Cell:
         width: channels of the first stage; None: the network's own.
         batch: samples per step: of all ranks together if `scaling` is strong, of each rank if it is weak.
         scaling: `strong` or `weak`.
-        strategy: one of `variants.STRATEGIES`.
+        strategy: see `variants.Variant`.
         options: of the strategy: the keys of its section `train.strategy` (but `count`, which is `servers`).
         ranks: processes that compute gradients.
         servers: parameter servers, 0 without any; those that are colocated are no further processes.

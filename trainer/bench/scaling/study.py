@@ -52,8 +52,8 @@ class Study:
         """Return the cells, each once, in the order in which they are measured.
 
         Repeats are outermost: what is compared is measured in turn. A cell of n ranks takes min(n, hosts)
-        hosts; on this host (0) no link is shaped. Trainings come last. Peers are not trained; asynchronous
-        servers and strategies that divide the network are trained only.
+        hosts; on this host (0) no link is shaped. Trainings come last. `OTHERS` are not trained;
+        asynchronous servers and strategies that divide the network are trained only.
 
         Raises:
             InputError: a batch that some number of ranks cannot share evenly, or no such strategy.

@@ -4,30 +4,43 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainer.config.strategy import DIVIDING, SIMULATED
 from trainer.errors import InputError
 
-PEERS = ("peer:ddp", "peer:multiworker", "peer:tf-parameter-server")
-STRATEGIES = (*SIMULATED, *PEERS)
-_TITLES = {
-    "peer:ddp": "PyTorch DDP (gloo)",
-    "peer:multiworker": "tf.distribute MultiWorkerMirrored",
-    "peer:tf-parameter-server": "tf.distribute ParameterServer",
-}
+
+@dataclasses.dataclass(frozen=True)
+class Other:
+    """A system that a study compares with: its steps are timed, and it is not trained.
+
+    Attributes:
+        title: in words.
+        has_servers: whether it has parameter servers.
+        check: of a `Cell`; raises InputError where it cannot do that.
+        measure: of a cell, a testbed or None, `progress` and `count` of the interfaces; returns a `Row`.
+    """
+
+    title: str
+    has_servers: bool
+    check: Callable[..., Any]
+    measure: Callable[..., Any]
+
+
+# By the word that names it; what compares with others adds them (benchmarks/beside_peers.py).
+OTHERS: dict[str, Other] = {}
 
 
 def title(strategy: str, options: Mapping[str, Any], servers: int | str) -> str:
     """Return a strategy in words.
 
     Args:
-        strategy: one of `STRATEGIES`.
+        strategy: one of `SIMULATED` or `OTHERS`.
         options: see `Cell`.
         servers: how many; "n" for as many as ranks.
     """
-    words = [_TITLES.get(strategy, strategy)]
+    words = [OTHERS[strategy].title if strategy in OTHERS else strategy]
     if servers:
         words.append(f"k = {servers}")
     words += [str(value) if isinstance(value, str) else f"{name} {value}" for name, value in options.items()]
@@ -39,7 +52,7 @@ class Variant:
     """A strategy with its options, as one word of the command line says it.
 
     Attributes:
-        strategy: one of `STRATEGIES`.
+        strategy: one of `SIMULATED` or `OTHERS`.
         options: see `Cell`.
         servers: how many there are; 0: as many as ranks.
     """
@@ -51,7 +64,8 @@ class Variant:
     @property
     def has_servers(self) -> bool:
         """Whether there are parameter servers at all."""
-        return self.strategy in ("parameter-server", "peer:tf-parameter-server")
+        other = OTHERS.get(self.strategy)
+        return self.strategy == "parameter-server" if other is None else other.has_servers
 
     @property
     def can_be_timed(self) -> bool:
@@ -63,7 +77,7 @@ class Variant:
     @property
     def can_train(self) -> bool:
         """Whether `cingulum train` knows it."""
-        return not self.strategy.startswith("peer:")
+        return self.strategy not in OTHERS
 
     @property
     def title(self) -> str:
@@ -83,10 +97,9 @@ def variant(word: str) -> Variant:
         InputError: no such strategy, or an option without a value.
     """
     strategy, *words = word.split("/")
-    if strategy not in STRATEGIES:
-        raise InputError(
-            f"--strategies: unknown strategy {strategy!r}.", cure=f"Take {', '.join(STRATEGIES)}."
-        )
+    known = (*SIMULATED, *OTHERS)
+    if strategy not in known:
+        raise InputError(f"--strategies: unknown strategy {strategy!r}.", cure=f"Take {', '.join(known)}.")
     options: dict[str, Any] = {}
     for one in words:
         name, equals, value = one.partition("=")

@@ -7,7 +7,9 @@ A module has a class `Reader(job, kind)` with
 - `open()`: whatever happens once before the first epoch;
 - `epoch(number)`: an iterable of batches, float32 (b, D, H, W, 1), every volume once, in random order.
 
-A module of a peer must run without TensorFlow and without anything of `trainer` but `trainer.bench.loader`.
+What compares with readers of other packages adds them to `KINDS` (benchmarks/beside_peers.py). A module that
+runs in a Python of its own must do without TensorFlow, and without anything of `trainer` but
+`trainer.bench.loader`.
 """
 
 from __future__ import annotations
@@ -43,9 +45,10 @@ class Kind:
 
     Attributes:
         title: for people.
-        module: of this package.
+        module: of the reader, by its full name.
         kind: which of a module's readers.
-        peers: whether it needs the peers' environment.
+        python: path of the Python that it needs; None: ours.
+        install: what installs that, for messages.
         stored: how 16-bit volumes are stored.
         memory: whether an epoch comes from memory, where the whole set is kept.
         past_cache: whether it reads past the page cache; then it is measured for a cold one only.
@@ -56,7 +59,8 @@ class Kind:
     title: str
     module: str
     kind: str = ""
-    peers: bool = False
+    python: str | None = None
+    install: str = ""
     stored: str = "float16"
     memory: bool = False
     past_cache: bool = False
@@ -65,49 +69,28 @@ class Kind:
 
     @property
     def is_peer(self) -> bool:
-        """Whether it is a reader of another package."""
-        return self.module not in ("ours", "limit")
+        """Whether it is neither ours nor the limit."""
+        return self.module not in (f"{__name__}.ours", f"{__name__}.limit")
 
 
 OURS, OURS_PAST, OURS_MEMORY, LIMIT = "ours", "ours_past_cache", "ours_memory", "limit"
 # What the limit is made of.
 PARTS = ("read", "decode", "cast")
-_INT16 = "int16 with a scale (NIfTI has no float16)"
+INT16 = "int16 with a scale (NIfTI has no float16)"
 
 KINDS: dict[str, Kind] = {
-    OURS: Kind("Cingulum", "ours"),
-    OURS_PAST: Kind("Cingulum, past the page cache", "ours", "past_cache", past_cache=True),
-    OURS_MEMORY: Kind("Cingulum, cache: memory", "ours", "memory", memory=True),
-    LIMIT: Kind("limit: the slowest of read, decode, cast", "limit"),
-    "h5py": Kind("h5py, one read per volume", "h5py_naive"),
-    "nibabel": Kind("nibabel, .nii.gz", "nibabel_gz", stored=_INT16, rounds=True, written_by=("nibabel",)),
-    "tfrecord_gzip": Kind("TFRecord (gzip) + tf.data", "tfrecord", "GZIP", written_by=("tfrecord_gzip",)),
-    "tfrecord": Kind("TFRecord (not compressed) + tf.data", "tfrecord", written_by=("tfrecord",)),
-    "monai_persistent": Kind(
-        "MONAI PersistentDataset",
-        "monai_sets",
-        "persistent",
-        peers=True,
-        rounds=True,
-        written_by=("nibabel", "monai_persistent"),
+    OURS: Kind("Cingulum", f"{__name__}.ours"),
+    OURS_PAST: Kind("Cingulum, past the page cache", f"{__name__}.ours", "past_cache", past_cache=True),
+    OURS_MEMORY: Kind("Cingulum, cache: memory", f"{__name__}.ours", "memory", memory=True),
+    LIMIT: Kind("limit: the slowest of read, decode, cast", f"{__name__}.limit"),
+    "h5py": Kind("h5py, one read per volume", f"{__name__}.h5py_naive"),
+    "nibabel": Kind(
+        "nibabel, .nii.gz", f"{__name__}.nibabel_gz", stored=INT16, rounds=True, written_by=("nibabel",)
     ),
-    "monai_cache": Kind(
-        "MONAI CacheDataset",
-        "monai_sets",
-        "cache",
-        peers=True,
-        memory=True,
-        rounds=True,
-        written_by=("nibabel",),
-    ),
-    "mosaic": Kind("MosaicML Streaming", "mosaic_streaming", peers=True, written_by=("mosaic",)),
-    "zarr": Kind("Zarr (Blosc lz4)", "zarr_array", peers=True, written_by=("zarr",)),
 }
 
 
-def make(name: str, job: LoaderJob) -> Reader:
-    """Return the reader of this name; imports what it needs."""
-    kind = KINDS[name]
-    module = importlib.import_module(f"{__name__}.{kind.module}")
-    made: Reader = module.Reader(job, kind.kind)
+def make(kind: Kind, job: LoaderJob) -> Reader:
+    """Return a reader; imports what it needs."""
+    made: Reader = importlib.import_module(kind.module).Reader(job, kind.kind)
     return made
