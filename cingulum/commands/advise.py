@@ -14,7 +14,6 @@ from cingulum.commands.simulate import (
     GroupSize,
     Measured,
     MeasuredOn,
-    SimulatedStrategy,
 )
 
 
@@ -22,11 +21,9 @@ def advise(
     config: Config,
     overrides: Overrides = None,
     cluster: ClusterFile = "dgx-a100",
-    strategy: Annotated[
-        SimulatedStrategy, typer.Option(help="Strategy that ranks train by.")
-    ] = SimulatedStrategy.data,
+    strategy: Annotated[str, typer.Option(help="Name of the strategy that ranks train by.")] = "data",
     against: Annotated[
-        SimulatedStrategy | None,
+        str | None,
         typer.Option(help="From which links and batch on it is faster than this one.", show_default=False),
     ] = None,
     ranks: Annotated[
@@ -67,11 +64,14 @@ def advise(
       cingulum advise examples/demo.yaml --strategy hybrid --against data --batch-per-rank 2
     """
     from trainer import config as configuration
+    from trainer.config import strategy as strategies
     from trainer.planning.profile import Profile
     from trainer.planning.simulation import cluster as clusters
     from trainer.quiet import import_tensorflow
     from trainer.telling import tell
 
+    for name in (strategy, against):
+        strategies.check(name, strategies.SIMULATED, "simulated")
     hosts = clusters.load(cluster)
     settings = configuration.load(config, overrides or [])
     epochs = _epochs(reach, run)
@@ -80,10 +80,9 @@ def advise(
     from trainer.profiling import advising
     from trainer.profiling.subject import Asked
 
-    asked = Asked(settings, hosts, strategy.value, batch_per_rank, group, measured, profiled_on)
-    other = None if against is None else against.value
+    asked = Asked(settings, hosts, strategy, batch_per_rank, group, measured, profiled_on)
     found = advising.advise(
-        asked, most=most, ranks=ranks, epochs=epochs, against=other, within_s=within, show=tell
+        asked, most=most, ranks=ranks, epochs=epochs, against=against, within_s=within, show=tell
     )
     if as_json:
         import json

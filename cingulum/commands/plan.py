@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,22 +10,12 @@ import typer
 from cingulum.commands.options import Config, Overrides
 
 
-class StrategyName(str, Enum):
-    """A strategy that can be planned."""
-
-    data = "data"
-    spatial = "spatial"
-    filters = "filters"
-    hybrid = "hybrid"
-    hypergraph = "hypergraph"
-
-
 def plan(
     config: Config,
     ranks: Annotated[int, typer.Option(min=1, max=1024, help="Ranks that would train, in all replicas.")] = 2,
     overrides: Overrides = None,
     strategy: Annotated[
-        StrategyName | None, typer.Option(help="Strategy that is planned.  [default: train.strategy]")
+        str | None, typer.Option(help="Name of the strategy that is planned.  [default: train.strategy]")
     ] = None,
     profile: Annotated[
         Path | None, typer.Option(help="Predict seconds from this file of `cingulum profile`.")
@@ -50,25 +39,26 @@ def plan(
     from cingulum.commands import kept_out
     from trainer import atomic
     from trainer import config as configuration
+    from trainer.config import strategy as strategies
     from trainer.planning.placement.plan_file import PlanFile
     from trainer.planning.profile import Profile
     from trainer.quiet import import_tensorflow
 
     # Before TensorFlow is loaded, which takes seconds.
+    strategies.check(strategy, strategies.PLANNED, "planned")
     kept_out.check(out, PlanFile)
     run = configuration.load(config, overrides or [])
     costs = None if profile is None else Profile.read(profile)
     import_tensorflow()
     from trainer.profiling import outlooks, plans
 
-    name = None if strategy is None else strategy.value
     if as_json:
-        found = plans.compare(run, ranks, strategy=name, profile=costs)
+        found = plans.compare(run, ranks, strategy=strategy, profile=costs)
     else:
         from trainer.progress import Counting
 
         with Counting("planning", "steps") as counting:
-            found = plans.compare(run, ranks, strategy=name, profile=costs, show=counting.show)
+            found = plans.compare(run, ranks, strategy=strategy, profile=costs, show=counting.show)
     if out is not None:
         atomic.write_text(out, found.chosen.file.text())
     if as_json:

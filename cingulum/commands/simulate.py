@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cingulum.commands.options import Config, Overrides
-
-
-class SimulatedStrategy(str, Enum):
-    """A strategy that can be simulated."""
-
-    data = "data"
-    server = "parameter-server"
-    spatial = "spatial"
-    filters = "filters"
-    hybrid = "hybrid"
-    hypergraph = "hypergraph"
-
 
 # Options that `simulate` and `advise` share.
 ClusterFile = Annotated[
@@ -50,7 +37,7 @@ def simulate(
     overrides: Overrides = None,
     ranks: Annotated[str, typer.Option(help="Numbers of ranks, such as 8,64,1024.")] = "1,8,64",
     cluster: ClusterFile = "dgx-a100",
-    strategy: Annotated[SimulatedStrategy | None, typer.Option(help="Only this one.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="Only the one of this name.")] = None,
     batch_per_rank: BatchPerRank = None,
     group: GroupSize = None,
     profile: Measured = None,
@@ -74,10 +61,12 @@ def simulate(
       cingulum simulate examples/demo.yaml --ranks 8 --cluster p100-ethernet --strategy data --trace step.json
     """
     from trainer import config as configuration
+    from trainer.config import strategy as strategies
     from trainer.planning.profile import Profile
     from trainer.planning.simulation import cluster as clusters
     from trainer.quiet import import_tensorflow
 
+    strategies.check(strategy, strategies.SIMULATED, "simulated")
     counts = _counts(ranks)
     _check_files(trace, plot, needs_strategy=strategy is None)
     hosts = clusters.load(cluster)
@@ -87,8 +76,7 @@ def simulate(
     from trainer.profiling import forecasts, growth, simulating, timeline
     from trainer.profiling.subject import Asked
 
-    wanted = None if strategy is None else strategy.value
-    asked = Asked(run, hosts, wanted, batch_per_rank, group, measured, profiled_on)
+    asked = Asked(run, hosts, strategy, batch_per_rank, group, measured, profiled_on)
     found = simulating.simulate(asked, counts)
     # What was computed first: no drawing can keep it from being shown.
     if as_json:

@@ -81,9 +81,8 @@ def plan(config: RunConfig, ranks: int) -> None:
     Raises:
         InputError: it cannot, or is not.
     """
-    from trainer.config import PlacedConfig
     from trainer.planning.placement import plan_file
 
-    strategy = config.train.strategy
-    if isinstance(strategy, PlacedConfig) and strategy.plan is not None:
-        plan_file.for_ranks(strategy.plan, ranks)
+    file = getattr(config.train.strategy, "plan", None)
+    if file is not None:
+        plan_file.for_ranks(file, ranks)

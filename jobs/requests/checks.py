@@ -14,7 +14,7 @@ from jobs.spec import JobSpec, Resources
 from jobs.store import Store
 from trainer import config as configuration
 from trainer.atomic import write_private
-from trainer.config import PlacedConfig, RunConfig
+from trainer.config import RunConfig
 from trainer.errors import ConfigError, JobError
 
 # Folder beside the run folders, with the user's number behind it.
@@ -129,10 +129,9 @@ def _is_installed(name: str) -> bool:
 
 
 def _read_by(config: RunConfig) -> Iterator[Path]:
-    """What a run reads besides its shards: a plan, weights to start from, and code of the user's own."""
+    """What a run reads besides its shards: plan or profile, weights to start from, code of the user's own."""
     strategy = config.train.strategy
-    if isinstance(strategy, PlacedConfig) and strategy.plan is not None:
-        yield strategy.plan
+    yield from strategy.files
     if config.train.transfer.start_from is not None:
         yield config.train.transfer.start_from
     for name in (config.model.name, strategy.name):

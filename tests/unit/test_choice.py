@@ -9,8 +9,7 @@ import pytest
 from pydantic import ValidationError
 from wording import fails_with
 
-from cingulum.commands.plan import StrategyName
-from cingulum.commands.simulate import SimulatedStrategy
+from cingulum.cli import run
 from trainer import config as configuration
 from trainer.choosing import candidates
 from trainer.config import AutoConfig
@@ -165,6 +164,9 @@ def test_the_report_has_the_fastest_first_and_tells_changes(tmp_path):
     assert chosen.of(told) is None and "damaged" in told.notes[0]
 
 
-def test_commands_offer_what_sections_say_can_be_planned_and_simulated():
-    assert [one.value for one in StrategyName] == list(PLANNED)
-    assert [one.value for one in SimulatedStrategy] == list(SIMULATED)
+@pytest.mark.parametrize(("command", "known"), [("plan", PLANNED), ("simulate", SIMULATED)])
+def test_a_typo_in_a_strategys_name_is_told_with_all_that_sections_say_is_possible(command, known, capsys):
+    assert run([command, "no.yaml", "--strategy", "spatiall"]) == 2
+    said = capsys.readouterr().err
+    assert "Did you mean 'spatial'?" in said
+    assert all(f"--strategy {name}" in " ".join(said.split()) for name in known)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -79,6 +80,12 @@ class StrategySection(Section):
     is_simulated: ClassVar[bool] = False
     # Of each label of its rows the colour, line and marker, told apart from all others in grey, too.
     lines: ClassVar[Mapping[str, str]] = {}
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Files that a run by it reads."""
+        values = (getattr(self, name) for name in type(self).model_fields)
+        return tuple(value for value in values if isinstance(value, Path))
 
     @property
     def label(self) -> str:

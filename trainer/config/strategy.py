@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -10,6 +11,7 @@ from pydantic import Discriminator, Field, Tag, TypeAdapter, model_validator
 
 from trainer.config.placed import FiltersConfig, HybridConfig, HypergraphConfig, SpatialConfig
 from trainer.config.section import MAY_CHANGE, StrategySection, may_change
+from trainer.errors import ConfigError
 
 # How gradients are summed over ranks: the one list of these names.
 Algorithm = Literal["ring", "segmented-ring", "recursive-doubling", "tree", "reduce-broadcast", "gather"]
@@ -257,6 +259,27 @@ def section(value: dict[str, Any]) -> StrategySection:
         pydantic.ValidationError: they are none.
     """
     return _ANY.validate_python(value)
+
+
+def check(name: str | None, known: Sequence[str], done: str) -> None:
+    """Refuse a strategy of which something cannot be said.
+
+    Args:
+        name: of a strategy; None: any.
+        known: names of those of which it can.
+        done: what is done with them, for the message: planned, simulated.
+
+    Raises:
+        ConfigError: it is not among them.
+    """
+    if name is not None and name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        raise ConfigError(
+            f"train.strategy: {name} is not one that can be {done}."
+            + (f" Did you mean {close[0]!r}?" if close else ""),
+            cure="Name one of these: " + ", ".join(f"--strategy {one}" for one in known),
+            key="train.strategy.name",
+        )
 
 
 def named(value: Any) -> Any:

@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from trainer.config.placed import PlacedConfig
 from trainer.config.section import LARGEST_SEED, MAY_GROW, MOST_SAMPLES, Section, may_change, number
-from trainer.config.strategy import AnyStrategy, RingConfig, named
+from trainer.config.strategy import DIVIDING, AnyStrategy, RingConfig, named
 from trainer.errors import ConfigError
 
 
@@ -184,12 +183,12 @@ class TrainConfig(Section):
     def _plan_is_of_the_strategy(self) -> TrainConfig:
         """Read `train.plan` as `train.strategy.plan`."""
         if self.plan is not None:
-            if not isinstance(self.strategy, PlacedConfig):
+            if "plan" not in type(self.strategy).model_fields:
                 raise ValueError(
-                    "plan is for strategies that divide the network: spatial, filters, hybrid and "
-                    f"hypergraph; the strategy is {self.strategy.name}"
+                    f"plan is for strategies that divide the network: {', '.join(DIVIDING)}; "
+                    f"the strategy is {self.strategy.name}"
                 )
-            if self.strategy.plan is not None:
+            if getattr(self.strategy, "plan", None) is not None:
                 raise ValueError("plan is given twice; give it in train.strategy only")
             own = {name: getattr(self.strategy, name) for name in type(self.strategy).model_fields}
             try:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.config.strategy import SIMULATED
+from trainer.config.strategy import SIMULATED, check
 from trainer.errors import ConfigError, InputError
 from trainer.planning.simulation import epoch, upgrades
 from trainer.planning.simulation.cluster import Cluster
@@ -96,10 +96,7 @@ def advise(
         InputError: the run cannot be simulated, or on none of these ranks.
     """
     for name in (asked.strategy, against):
-        if name is not None and name not in SIMULATED:
-            raise ConfigError(
-                f"There is no advice on the strategy {name}.", cure=f"Name one of {', '.join(SIMULATED)}."
-            )
+        check(name, SIMULATED, "simulated")
     if against == asked.strategy:
         raise ConfigError(f"--against {against}: is the strategy itself.", cure="Name another one.")
     subject = Subject(asked)

@@ -14,8 +14,8 @@ from trainer.config import (
     StrategySection,
     micro_batch,
 )
-from trainer.config.strategy import PLANNED
-from trainer.errors import ConfigError, InputError
+from trainer.config.strategy import PLANNED, check
+from trainer.errors import InputError
 from trainer.planning.hypergraph import planning
 from trainer.planning.hypergraph.replicas import MOST_RANKS
 from trainer.planning.placement import costs, ways
@@ -110,12 +110,7 @@ def compare(
     """
     own = config.train.strategy
     name = strategy or (PLANNED[0] if own.stands_for_another else own.name)
-    if name not in PLANNED:
-        raise ConfigError(
-            f"train.strategy: {name} is not one that can be planned.",
-            cure="Name one of these: " + ", ".join(f"--strategy {one}" for one in PLANNED),
-            key="train.strategy.name",
-        )
+    check(name, PLANNED, "planned")
     preparation.set_numerics(config)
     data = preparation.open_data(config)
     model = preparation.build_model(config, data, synchronised=False)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from trainer.config import RingConfig, ServerConfig, StrategySection, micro_batch
-from trainer.config.strategy import DIVIDING, SIMULATED
+from trainer.config.strategy import DIVIDING, SIMULATED, check
 from trainer.errors import ConfigError, InputError
 from trainer.planning.communication import repeated
 from trainer.planning.profile import Profile
@@ -42,12 +42,7 @@ def simulate(asked: Asked, ranks: Sequence[int]) -> Simulation:
     Raises:
         InputError: the configuration, the data, the profile or the cluster cannot be used.
     """
-    if asked.strategy is not None and asked.strategy not in SIMULATED:
-        raise ConfigError(
-            f"train.strategy: {asked.strategy} is not one that can be simulated.",
-            cure="Name one of these: " + ", ".join(f"--strategy {one}" for one in SIMULATED),
-            key="train.strategy.name",
-        )
+    check(asked.strategy, SIMULATED, "simulated")
     return Strategies(Subject(asked)).all(ranks)
 
 
