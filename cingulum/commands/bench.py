@@ -123,7 +123,7 @@ def bench_placement(
     steps: Annotated[int, typer.Option(help="Steps per block; the first is not counted.", min=2)] = 10,
     repeats: Repeats = 15,
     ranks: Annotated[int, typer.Option(help="Ranks that share a volume.", min=2, max=64)] = 2,
-    strategy: Annotated[str, typer.Option(help="spatial or filters.")] = "spatial",
+    strategy: Annotated[str, typer.Option(help="One that divides the network by a rule.")] = "spatial",
     as_json: Figures = False,
 ) -> int:
     """Measure a network that is divided over ranks, one thread per rank, in turn with what it is up against.
@@ -139,11 +139,12 @@ def bench_placement(
     """
     from cingulum.bench import placement
     from trainer.bench.placement_worker import PlacementJob
-    from trainer.errors import ConfigError
+    from trainer.config import strategy as strategies
     from trainer.progress import Counting
 
-    if strategy not in ("spatial", "filters"):
-        raise ConfigError(f"--strategy must be spatial or filters, not {strategy!r}.")
+    # Others are planned by a profile of the network.
+    by_rule = [n for n in strategies.DIVIDING if "profile" not in strategies.BY_NAME[n].model_fields]
+    strategies.check(strategy, by_rule, "measured so")
     _check_model(model)
     job = PlacementJob({"name": strategy}, model, size, size, batch, width, steps)
     with Counting("measuring", "blocks") as shown:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from trainer.config.section import StrategySection, may_change
+from trainer.config.section import Remedies, StrategySection, may_change
 
 Part = Annotated[int, Field(ge=1, le=1024)]
 ShareOfFilters = Annotated[float, Field(ge=0, le=1e6)]
@@ -121,6 +121,20 @@ class FiltersConfig(PlacedConfig):
         "filters": "s2 marked long turned",
         "filters, master": "s5 marked short cross",
     }
+    remedies: ClassVar[Remedies] = {
+        "messages": (({"train.strategy": "spatial"}, "borders cross instead of whole feature maps"),),
+        "uneven": (
+            ({"train.strategy.mode": "masterless"}, "the first rank no longer computes all else alone"),
+            (
+                {"train.strategy.balance": "speed", "train.strategy.shares": None},
+                "filters in proportion to what each rank is measured to compute",
+            ),
+            (
+                {"train.strategy.balance": "bandwidth", "train.strategy.shares": None},
+                "as measured, and with the links in mind",
+            ),
+        ),
+    }
     name: Literal["filters"] = may_change("filters", description="this strategy")
     mode: Literal["master", "masterless"] = may_change(
         "masterless",
@@ -197,6 +211,7 @@ class FiltersConfig(PlacedConfig):
 class HybridConfig(PlacedConfig):
     """`name: hybrid`. The network is cut into stages, through which micro-batches follow each other."""
 
+    has_stages: ClassVar[bool] = True
     lines: ClassVar[Mapping[str, str]] = {"hybrid": "s4 marked mixed square"}
     name: Literal["hybrid"] = may_change("hybrid", description="this strategy")
     partitions: int | None = may_change(
@@ -262,6 +277,7 @@ class HybridConfig(PlacedConfig):
 class HypergraphConfig(PlacedConfig):
     """`name: hypergraph`. Who computes what follows from partitions of the network's hypergraph."""
 
+    may_leave_idle: ClassVar[bool] = True
     lines: ClassVar[Mapping[str, str]] = {"hypergraph": "s6 marked mixed diamond"}
     name: Literal["hypergraph"] = may_change("hypergraph", description="this strategy")
     replicas: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = may_change(  # type: ignore[assignment]

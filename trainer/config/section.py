@@ -6,7 +6,7 @@ import re
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.config import JsonDict
@@ -63,6 +63,12 @@ def _holds(annotation: Any, kind: type) -> bool:
     return annotation is kind or kind in typing.get_args(annotation)
 
 
+# What a proposal is for: less waiting for messages, of any size, large, or small and many; ranks that compute
+# equally long by the plan; slow ranks.
+Remedy = Literal["messages", "large messages", "small messages", "uneven", "straggler"]
+Remedies = Mapping[Remedy, Sequence[tuple[Mapping[str, Any], str]]]
+
+
 class StrategySection(Section):
     """What the sections of all strategies have in common."""
 
@@ -78,6 +84,15 @@ class StrategySection(Section):
     # Whether it can be said beforehand what it costs: laid out by `plan`, or on a cluster by `simulate`.
     is_planned: ClassVar[bool] = False
     is_simulated: ClassVar[bool] = False
+    # Whether there are servers, `count` of them, beside or among the ranks.
+    has_servers: ClassVar[bool] = False
+    # Whether ranks are stages, through which micro-batches follow each other.
+    has_stages: ClassVar[bool] = False
+    # Whether its plan may leave ranks without work on purpose.
+    may_leave_idle: ClassVar[bool] = False
+    # What `diagnose` proposes, the most promising first, by what it is for: keys to change, and why. What a
+    # run has already, and what its configuration does not take, is not proposed.
+    remedies: ClassVar[Remedies] = {}
     # Of each label of its rows the colour, line and marker, told apart from all others in grey, too.
     lines: ClassVar[Mapping[str, str]] = {}
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from pydantic import Discriminator, Field, Tag, TypeAdapter, model_validator
 
 from trainer.config.placed import FiltersConfig, HybridConfig, HypergraphConfig, SpatialConfig
-from trainer.config.section import MAY_CHANGE, StrategySection, may_change
+from trainer.config.section import MAY_CHANGE, Remedies, StrategySection, may_change
 from trainer.errors import ConfigError
 
 # How gradients are summed over ranks: the one list of these names.
@@ -23,6 +23,24 @@ class RingConfig(StrategySection):
     is_planned: ClassVar[bool] = True
     is_simulated: ClassVar[bool] = True
     lines: ClassVar[Mapping[str, str]] = {"data": "s1 marked", "data, by host": "s7 marked long square"}
+    remedies: ClassVar[Remedies] = {
+        "large messages": (
+            ({"train.strategy.algorithm": "ring"}, "each link carries the least there is"),
+            ({"train.strategy.compression": "float16"}, "half the bytes; gradients are rounded to 11 bits"),
+            ({"train.strategy.reduction": "buckets"}, "gradients leave while the backward pass still runs"),
+        ),
+        "small messages": (
+            ({"train.strategy.algorithm": "ring"}, "each link carries the least there is"),
+            ({"train.strategy.reduction": "grouped"}, "all gradients in one message"),
+        ),
+        "straggler": (
+            (
+                {"train.strategy": "parameter-server", "train.strategy.mode": "async"},
+                "quick ranks take more samples instead of waiting; one process more, the server, and updates "
+                "use older weights",
+            ),
+        ),
+    }
     name: Literal["data"] = may_change("data", description="this strategy")
     algorithm: Algorithm = may_change(
         "ring", description="algorithm of the all-reduce; the others are slower, for comparison"
@@ -88,7 +106,14 @@ class ServerConfig(StrategySection):
     """`name: parameter-server`. Servers hold the weights and apply the updates."""
 
     is_simulated: ClassVar[bool] = True
+    has_servers: ClassVar[bool] = True
     lines: ClassVar[Mapping[str, str]] = {"server": "s8 marked short diamond"}
+    remedies: ClassVar[Remedies] = {
+        "messages": (({"train.strategy": "data"}, "the ring sends 2(n-1)/n of the gradients on each link"),),
+        "straggler": (
+            ({"train.strategy.mode": "async"}, "quick workers take more samples instead of waiting"),
+        ),
+    }
     name: Literal["parameter-server"] = may_change("parameter-server", description="this strategy")
     count: int = may_change(
         1, ge=1, le=1024, description="servers; the weights are divided among them by bytes"
@@ -220,6 +245,7 @@ SECTIONS: tuple[type[StrategySection], ...] = (
 # Every strategy of ours, by the name that its section has.
 BY_NAME = {str(one.model_fields["name"].default): one for one in SECTIONS}
 NAMES = tuple(BY_NAME)
+DEFAULT = NAMES[0]
 PLANNED = tuple(name for name, one in BY_NAME.items() if one.is_planned)
 SIMULATED = tuple(name for name, one in BY_NAME.items() if one.is_simulated)
 DIVIDING = tuple(name for name, one in BY_NAME.items() if one.divides_network)

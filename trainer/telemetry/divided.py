@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trainer.byte_sizes import as_text
+from trainer.config.strategy import DEFAULT
 from trainer.telemetry.durations import duration
 from trainer.telemetry.facts import Facts
 from trainer.telemetry.losses import LAST, SLOW, Losses
@@ -27,7 +28,7 @@ def is_by_plan(lost: Losses, facts: Facts) -> bool:
 
 def idle(lost: Losses, facts: Facts) -> list[int]:
     """Return the ranks to which a plan gives nothing on purpose, where others compute about equally long."""
-    if facts.strategy != "hypergraph" or len(facts.flops) != len(lost.of_rank):
+    if not facts.section.may_leave_idle or len(facts.flops) != len(lost.of_rank):
         return []
     working = [seconds for rank, seconds in lost.of_rank.items() if facts.flops[rank] > 0]
     if not working or max(working) > SLOW * statistics.fmean(working):
@@ -71,8 +72,7 @@ def network(cause: str | None, facts: Facts, ranks: int) -> Iterator[tuple[dict[
             {"train.global_batch": 4 * batch},
             "as many messages for more samples; the learning rate may need train.schedule.scale",
         )
-    if facts.strategy == "filters" and not _has_plan(facts):
-        yield {"train.strategy": "spatial"}, "borders cross instead of whole feature maps"
+    yield from facts.remedies("messages")
     yield from _micro_batches(facts)
     yield from _other_parts(facts, ranks, "shorter borders for the same parts")
     yield from _replicas(facts, ranks, "half as many ranks exchange parts of a volume")
@@ -81,15 +81,7 @@ def network(cause: str | None, facts: Facts, ranks: int) -> Iterator[tuple[dict[
 
 def uneven(facts: Facts, ranks: int) -> Iterator[tuple[dict[str, Any], str]]:
     """Propose what makes ranks compute equally long."""
-    if facts.strategy == "filters" and not _has_plan(facts):
-        if facts.at("train.strategy.mode") == "master":
-            yield {"train.strategy.mode": "masterless"}, "the first rank no longer computes all else alone"
-        for by, why in (
-            ("speed", "filters in proportion to what each rank is measured to compute"),
-            ("bandwidth", "as measured, and with the links in mind"),
-        ):
-            given = {"train.strategy.shares": None} if facts.at("train.strategy.shares") else {}
-            yield {"train.strategy.balance": by, **given}, why
+    yield from facts.remedies("uneven")
     yield from _micro_batches(facts)
     yield from _other_parts(facts, ranks, "small feature maps are cut along other axes, too")
     yield from _replicas(facts, ranks, "what one rank computes alone is divided over the replicas")
@@ -107,7 +99,7 @@ def _other_parts(facts: Facts, ranks: int, why: str) -> Iterator[tuple[dict[str,
     now = facts.at("train.strategy.parts") or [per_replica, 1, 1]
     parts = compact(per_replica)
     # A volume of one slice has no depth to be cut.
-    cuttable = facts.strategy == "spatial" and not _has_plan(facts) and now[0] > 1
+    cuttable = "parts" in facts.section.model_fields and not _has_plan(facts) and now[0] > 1
     if cuttable and sorted(parts) != sorted(now):
         yield {"train.strategy.parts": parts}, why
 
@@ -115,7 +107,7 @@ def _other_parts(facts: Facts, ranks: int, why: str) -> Iterator[tuple[dict[str,
 def _micro_batches(facts: Facts) -> Iterator[tuple[dict[str, Any], str]]:
     now, replicas = facts.at("train.strategy.micro_batches"), _set_replicas(facts)
     samples = (facts.at("train.global_batch") or 1) // (facts.at("train.accumulation") or 1)
-    if facts.strategy == "hybrid" and now and samples % (2 * now * replicas) == 0:
+    if facts.section.has_stages and now and samples % (2 * now * replicas) == 0:
         why = "stages wait less for the first and the last micro-batch; batch norm has half as many samples"
         yield {"train.strategy.micro_batches": 2 * now}, why
 
@@ -143,7 +135,7 @@ def _data(facts: Facts, ranks: int) -> Iterator[tuple[dict[str, Any], str]]:
     ring = round(2 * (ranks - 1) / ranks * _WIDTH * facts.parameters)
     if ring < facts.bytes_sent:
         yield (
-            {"train.strategy": "data"},
+            {"train.strategy": DEFAULT},
             f"{as_text(ring)} sent in place of {as_text(facts.bytes_sent)}, if whole volumes fit into the "
             "memory of a rank",
         )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trainer.config.strategy import BY_NAME, DEFAULT
 from trainer.errors import CingulumError, ConfigError, RunError
 from trainer.run_folder import record
 from trainer.run_folder.record import RunFolder
@@ -58,8 +59,9 @@ def read_facts(run: RunFolder) -> Facts:
     plan, config = _object(run.plan), _config(run)
     ran, _ = RunRecord.usable(_object(run.run))
     section = config.get("train", {}).get("strategy", {})
-    strategy = section.get("name") or plan.get("strategy") or "data"
-    server = section if strategy == "parameter-server" else {}
+    strategy = section.get("name") or plan.get("strategy") or DEFAULT
+    known = BY_NAME.get(strategy)
+    server = section if known is not None and known.has_servers else {}
     sent = plan.get("bytes_per_update", _most(plan.get("sent_per_update")))
     parameters, reductions, norms = (plan.get(key) for key in ("parameters", "reductions", "batch_norms"))
     return Facts(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer.config.strategy import DIVIDING
+from trainer.config.section import Remedy, StrategySection
+from trainer.config.strategy import BY_NAME, DEFAULT
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Facts:
         config: the configuration as a tree, defaults included; empty where it is not known.
     """
 
-    strategy: str = "data"
+    strategy: str = DEFAULT
     asynchronous: bool = False
     servers: int = 0
     colocated: bool = False
@@ -42,9 +43,23 @@ class Facts:
     config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def section(self) -> type[StrategySection]:
+        """The class of the strategy's section; of one's own what all have in common."""
+        return BY_NAME.get(self.strategy, StrategySection)
+
+    @property
     def is_divided(self) -> bool:
         """Whether ranks compute parts of one network, and wait for each other within each pass."""
-        return self.strategy in DIVIDING
+        return self.section.divides_network
+
+    def remedies(self, remedy: Remedy) -> Iterator[tuple[dict[str, Any], str]]:
+        """Yield what the strategy proposes: keys to change, and why; none where a plan says who does what."""
+        if self.at("train.strategy.plan") is not None:
+            return
+        for changes, why in self.section.remedies.get(remedy, ()):
+            # What is to be unset and is not set needs no word.
+            needed = {key: value for key, value in changes.items() if (value, self.at(key)) != (None, None)}
+            yield needed, why
 
     def name(self, rank: int) -> str:
         """Return such as 'rank 1 @ n2', or 'rank 1' where its host is unknown."""

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping
 
 from trainer.byte_sizes import as_text
+from trainer.config.strategy import DEFAULT
 from trainer.telemetry import divided, records
 from trainer.telemetry.durations import duration
 from trainer.telemetry.facts import Facts
@@ -70,7 +71,7 @@ def evidence(
     if facts.is_divided:
         found += [*divided.evidence(lost, telemetry, facts), *_of_ranks(lost, facts)]
         found += _slow_part(lost, telemetry)
-    elif len(lost.of_rank) > 1 or facts.strategy != "data":
+    elif len(lost.of_rank) > 1 or facts.servers:
         found += [*_of_communication(lost, facts), *_of_servers(telemetry, facts), *_of_ranks(lost, facts)]
         found += _slow_part(lost, telemetry)
     found += [*_of_hosts(telemetry, lost.step), *_outside(telemetry)]
@@ -84,7 +85,7 @@ def evidence(
 
 def is_servers(telemetry: RunTelemetry, facts: Facts) -> bool:
     """Return whether workers wait for a server, rather than for a link that all share evenly."""
-    if facts.strategy != "parameter-server" or facts.servers < 1:
+    if facts.servers < 1:
         return False
     workers = max(1, len(telemetry.steps))
     means = server_means(telemetry)
@@ -167,7 +168,7 @@ def _of_communication(lost: Losses, facts: Facts) -> Iterator[str]:
         return
     hidden = f"{lost.hidden / taken:.0%} of it hidden behind the backward pass"
     what = f"communication takes {duration(taken)} of each step, {hidden}"
-    if facts.bytes_sent is None or facts.strategy != "data":
+    if facts.bytes_sent is None or facts.strategy != DEFAULT:  # where all send as many
         yield what
         return
     rate = facts.bytes_sent * 8e-6 / taken

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainer.config import RunConfig
+from trainer.config.strategy import DEFAULT
 from trainer.telemetry import divided
 from trainer.telemetry.facts import Facts
 from trainer.telemetry.losses import Losses
@@ -92,33 +93,18 @@ def _compute(cause: str | None, telemetry: RunTelemetry, facts: Facts) -> Propos
 
 
 def _network(cause: str | None, lost: Losses, facts: Facts) -> Proposals:
-    if facts.strategy == "parameter-server":
-        yield (
-            {"train.strategy": "data"},
-            "the ring sends 2(n-1)/n of the gradients on each link",
-        )
+    yield from facts.remedies("messages")
     if cause == "small steps":
         yield _larger_batch(facts, "fewer reductions for the same samples")
-    if facts.strategy == "data":
-        yield {"train.strategy.algorithm": "ring"}, "each link carries the least there is"
-        if cause is None:
-            yield (
-                {"train.strategy.compression": "float16"},
-                "half the bytes; gradients are rounded to 11 bits",
-            )
-        bucket = facts.at("train.strategy.bucket_mb")
-        if cause == "small steps":
-            if facts.reductions != 1:
-                yield {"train.strategy.reduction": "grouped"}, "all gradients in one message"
-        else:
-            yield (
-                {"train.strategy.reduction": "buckets"},
-                "gradients leave while the backward pass still runs",
-            )
-        if cause is None and bucket and facts.bytes_sent and lost.hidden < lost.communication:
-            smaller = max(0.25, round(facts.bytes_sent / MIB / 16, 2))
-            if smaller < bucket:
-                yield {"train.strategy.bucket_mb": smaller}, "the first gradients leave earlier"
+        if facts.reductions != 1:
+            yield from facts.remedies("small messages")
+    else:
+        yield from facts.remedies("large messages")
+    bucket = facts.at("train.strategy.bucket_mb")
+    if cause is None and bucket and facts.bytes_sent and lost.hidden < lost.communication:
+        smaller = max(0.25, round(facts.bytes_sent / MIB / 16, 2))
+        if smaller < bucket:
+            yield {"train.strategy.bucket_mb": smaller}, "the first gradients leave earlier"
     batch, parts = facts.at("train.global_batch"), facts.at("train.accumulation")
     if cause is None and batch and parts:
         yield (
@@ -139,7 +125,7 @@ def _server(workers: int, facts: Facts) -> Proposals:
             "every worker serves its share: each link carries what a ring's would",
         )
         yield {"train.strategy.count": min(workers, 2 * facts.servers)}, "each server has less to carry"
-    yield {"train.strategy": "data"}, "no servers: gradients go round the ring"
+    yield {"train.strategy": DEFAULT}, "no servers: gradients go round the ring"
     if (facts.at("train.strategy.piece_mb") or 0) > 1:
         yield {"train.strategy.piece_mb": 1.0}, "more even shares, and earlier answers"
     if facts.at("train.strategy.mode") == "sync":
@@ -177,14 +163,7 @@ def _input(telemetry: RunTelemetry, facts: Facts) -> Proposals:
 def _straggler(cause: str | None, facts: Facts) -> Proposals:
     if cause == "late in turn" and facts.at("train.threads") is None:
         yield {"train.threads": 1}, "ranks on one host do not compete for its cores"
-    if facts.strategy == "data":
-        yield (
-            {"train.strategy": "parameter-server", "train.strategy.mode": "async"},
-            "quick ranks take more samples instead of waiting; one process more, the server, and updates use "
-            "older weights",
-        )
-    elif facts.strategy == "parameter-server" and not facts.asynchronous:
-        yield {"train.strategy.mode": "async"}, "quick workers take more samples instead of waiting"
+    yield from facts.remedies("straggler")
 
 
 def _larger_batch(facts: Facts, why: str) -> tuple[dict[str, Any], str]:

@@ -76,7 +76,7 @@ def verdict(telemetry: RunTelemetry, facts: Facts) -> Verdict | None:
         waiting: lost.communication / lost.step,
         "straggler": lost.straggler / lost.step,
     }
-    if len(telemetry.steps) == 1 and (facts.strategy == "data" or facts.is_divided):
+    if len(telemetry.steps) == 1 and not facts.servers:
         del gains[waiting], gains["straggler"]
     gains = {name: round(min(1.0, max(0.0, gain)), 4) for name, gain in gains.items()}
     bound, cause = _bound(gains, lost, telemetry, facts)

@@ -27,8 +27,7 @@ from trainer.bench import hardware
 from trainer.bench.scaling.cells import PARTS, Cell, Counters, Row
 from trainer.bench.scaling.variants import OTHERS
 from trainer.config.explaining import explain
-from trainer.config.section import Section
-from trainer.config.strategy import RingConfig, ServerConfig
+from trainer.config.strategy import BY_NAME, RingConfig, ServerConfig
 from trainer.errors import CingulumError, ConfigError, WorldError
 from trainer.planning import communication as costs
 from trainer.strategies import data_plan
@@ -109,7 +108,7 @@ def predict(cell: Cell, sizes: Sequence[int], compute_s: float, hosts: Sequence[
 
 def _rounds(cell: Cell, sizes: Sequence[int]) -> costs.Rounds:
     elements = [size // 4 for size in sizes]
-    if cell.strategy == "parameter-server":
+    if BY_NAME[cell.strategy].has_servers:
         server = ServerConfig(count=cell.servers, **cell.options)
         return layout.exchange_of(server, elements, cell.ranks, one_host=len(set(cell.places())) == 1).rounds
     return data_plan.exchange(RingConfig(**cell.options), elements, cell.ranks).rounds
@@ -120,11 +119,11 @@ def _named(hosts: Sequence[str], traffic: Sequence[costs.Traffic]) -> dict[str, 
 
 
 def _check(cell: Cell) -> None:
-    if cell.strategy not in ("data", "parameter-server") or cell.train or cell.options.get("mode") == "async":
+    section = BY_NAME[cell.strategy]
+    if section.divides_network or cell.train or cell.options.get("mode") == "async":
         raise ConfigError(f"This cell cannot be timed: {cell.describe()}.")
-    section: type[Section] = RingConfig if cell.strategy == "data" else ServerConfig
     try:
-        section(**cell.options, **({} if cell.strategy == "data" else {"count": cell.servers}))
+        section.model_validate({**cell.options, **({"count": cell.servers} if section.has_servers else {})})
     except pydantic.ValidationError as error:
         raise ConfigError(explain("options", error.errors()[0], section)) from error
 

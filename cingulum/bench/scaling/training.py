@@ -19,7 +19,7 @@ from cingulum.bench.scaling import launching
 from jobs.testbed import Testbed
 from trainer.bench import hardware
 from trainer.bench.scaling.cells import Cell, Row, key
-from trainer.config.strategy import DIVIDING
+from trainer.config.strategy import BY_NAME
 
 SUBJECTS = 48
 # A training that takes longer than this for an epoch hangs; starting may take the same again.
@@ -107,11 +107,8 @@ def configuration(cell: Cell, shards: Path, run: Path) -> dict[str, Any]:
 
 def strategy_settings(strategy: str, options: Any, servers: int) -> dict[str, Any]:
     """Return the keys of `train` that select a strategy."""
-    if strategy == "parameter-server":
-        return {"strategy": {"name": strategy, "count": servers, **options}}
-    if strategy in DIVIDING:
-        return {"strategy": {"name": strategy, **options}}
-    return {"strategy": {"name": strategy, **options}} if strategy == "data" and options else {}
+    count = {"count": servers} if BY_NAME[strategy].has_servers else {}
+    return {"strategy": {"name": strategy, **count, **options}}
 
 
 def points(metrics: Path) -> tuple[dict[str, float], ...]:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainer.config.strategy import DIVIDING, SIMULATED
+from trainer.config.strategy import BY_NAME, DIVIDING, SIMULATED
 from trainer.errors import InputError
 
 
@@ -65,7 +65,7 @@ class Variant:
     def has_servers(self) -> bool:
         """Whether there are parameter servers at all."""
         other = OTHERS.get(self.strategy)
-        return self.strategy == "parameter-server" if other is None else other.has_servers
+        return BY_NAME[self.strategy].has_servers if other is None else other.has_servers
 
     @property
     def can_be_timed(self) -> bool:

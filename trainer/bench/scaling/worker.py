@@ -33,7 +33,9 @@ def main() -> None:
     """Measure what the cell on the command line describes."""
     cell = Cell(**json.loads(sys.argv[1]))
     quiet.leave_out_what_keras_can_do_without()
-    {"data": _by_ring, "parameter-server": _by_servers}[cell.strategy](cell)
+    from trainer.config.strategy import BY_NAME
+
+    (_by_servers if BY_NAME[cell.strategy].has_servers else _by_ring)(cell)
 
 
 def _by_ring(cell: Cell) -> None:
