@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import keras
 
 from trainer.byte_sizes import as_text
@@ -26,8 +28,7 @@ from trainer.runs.watching import Watch
 from trainer.strategies import registry
 from trainer.strategies.base import Strategy
 from trainer.strategies.placed import costs_of_run
-from trainer.strategies.placed.hybrid import Hybrid
-from trainer.strategies.placed.hypergraph import Hypergraph
+from trainer.strategies.placed.strategy import Placed
 
 # Reasons that one message names.
 _MOST_REASONS = 8
@@ -64,8 +65,8 @@ def settle(
     section = strategies.section(known.now.section)
     train = config.train.model_copy(update={"strategy": section})
     strategy = registry.of(config.model_copy(update={"train": train}))
-    if isinstance(strategy, Hybrid | Hypergraph):
-        strategy.profile = profile
+    if section.divides_network:
+        cast(Placed, strategy).profile = profile
     return strategy, Watch(known, auto.reconsider_after)
 
 

@@ -277,6 +277,7 @@ class HybridConfig(PlacedConfig):
 class HypergraphConfig(PlacedConfig):
     """`name: hypergraph`. Who computes what follows from partitions of the network's hypergraph."""
 
+    plans_many: ClassVar[bool] = True
     may_leave_idle: ClassVar[bool] = True
     lines: ClassVar[Mapping[str, str]] = {"hypergraph": "s6 marked mixed diamond"}
     name: Literal["hypergraph"] = may_change("hypergraph", description="this strategy")

@@ -88,6 +88,8 @@ class StrategySection(Section):
     has_servers: ClassVar[bool] = False
     # Whether ranks are stages, through which micro-batches follow each other.
     has_stages: ClassVar[bool] = False
+    # Whether it plans for more ranks than messages are listed of, one of many like replicas then.
+    plans_many: ClassVar[bool] = False
     # Whether its plan may leave ranks without work on purpose.
     may_leave_idle: ClassVar[bool] = False
     # What `diagnose` proposes, the most promising first, by what it is for: keys to change, and why. What a

@@ -5,15 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass, field
+from typing import cast
 
 import keras
 
-from trainer.config import (
-    HypergraphConfig,
-    RunConfig,
-    StrategySection,
-    micro_batch,
-)
+from trainer.config import RunConfig, StrategySection, micro_batch
 from trainer.config.strategy import PLANNED, check
 from trainer.errors import InputError
 from trainer.planning.hypergraph import planning
@@ -28,16 +24,13 @@ from trainer.planning.placement.plan_file import PlanFile
 from trainer.planning.placement.tasks import Compute, Differentiate, Receive, Send, TaskLists
 from trainer.planning.placement.units import Placement, place
 from trainer.planning.profile import Profile
-from trainer.planning.stages import planners
 from trainer.profiling import compared, of_many, of_replicas
 from trainer.profiling.outlooks import Comparison, Impossible, Outlook, Rounds, Unlisted
 from trainer.runs import preparation
 from trainer.strategies import optimizers, registry, slots
 from trainer.strategies.placed import reading
-from trainer.strategies.placed.hybrid import Hybrid
-from trainer.strategies.placed.hypergraph import Hypergraph
-from trainer.strategies.placed.hypergraph_plan import HypergraphPlan
 from trainer.strategies.placed.plan import PlacedPlan
+from trainer.strategies.placed.strategy import Placed
 
 
 @dataclass(frozen=True)
@@ -133,13 +126,14 @@ def compare(
 
 
 def _chosen(asked: Asked, section: StrategySection) -> Outlook | Unlisted:
-    """What is asked for; a hypergraph also of more ranks than messages are listed of."""
-    strategy = registry.of(asked.under(section))
+    """What is asked for, perhaps of more ranks than messages are listed of."""
     is_one = getattr(section, "replicas", None) == 1 and getattr(section, "plan", None) is None
-    if asked.ranks <= MOST_RANKS or not is_one or not isinstance(strategy, Hypergraph):
+    if asked.ranks <= MOST_RANKS or not is_one or not section.plans_many:
         return outlook(asked, section)
-    strategy.profile, strategy.show = asked.profile, asked.show
+    strategy = _strategy(asked, section)
     decided = strategy.decide(asked.model, asked.ranks)
+    if decided is None:
+        raise TypeError(f"{section.name} decides nothing for many ranks")
     network = reading.read(asked.model, asked.samples // strategy.micro_batches)
     return of_many.outlook(
         section.label, strategy.way(asked.ranks), network,
@@ -148,9 +142,16 @@ def _chosen(asked: Asked, section: StrategySection) -> Outlook | Unlisted:
     )  # fmt: skip
 
 
+def _strategy(asked: Asked, section: StrategySection) -> Placed:
+    """The strategy of a section that divides the network, with what is known of it."""
+    strategy = cast(Placed, registry.of(asked.under(section)))
+    strategy.profile, strategy.show = asked.profile, asked.show
+    return strategy
+
+
 def tried(asked: Asked, section: StrategySection, *, planners_too: bool = True) -> Outlook | Impossible:
     """Return what a strategy would cost, or why it cannot divide the network; arguments as of `outlook`."""
-    if asked.ranks > MOST_RANKS and section.name != "hypergraph":
+    if asked.ranks > MOST_RANKS and not section.plans_many:
         return Impossible(
             section.label,
             f"Not compared: to lay out more than {MOST_RANKS} ranks takes long.",
@@ -172,20 +173,14 @@ def outlook(asked: Asked, section: StrategySection, *, planners_too: bool = True
     Raises:
         InputError: it cannot be divided so.
     """
-    if section.name == "data":
+    if not section.divides_network:
         return _of_data(asked)
-    is_large = asked.ranks > MOST_RANKS
-    if is_large and isinstance(section, HypergraphConfig) and section.plan is None and section.replicas != 1:
-        return _of_replicas(asked, section)
     train, ranks = asked.config.train, asked.ranks
-    strategy = registry.of(asked.under(section))
-    if isinstance(strategy, Hybrid | Hypergraph):
-        strategy.profile = asked.profile
-    if isinstance(strategy, Hypergraph):
-        strategy.show = asked.show
-    plan = strategy.plan(asked.model, optimizers.build(train, 1), ranks)
-    if not isinstance(plan, PlacedPlan):
-        raise TypeError(f"{section.name} has no placement")
+    is_by_file, replicas = (getattr(section, key) for key in ("plan", "replicas"))
+    if ranks > MOST_RANKS and section.plans_many and is_by_file is None and replicas != 1:
+        return _of_replicas(asked, section)
+    strategy = _strategy(asked, section)
+    plan = cast(PlacedPlan, strategy.plan(asked.model, optimizers.build(train, 1), ranks))
     file = PlanFile.of(
         plan.placement,
         name=asked.config.model.name,
@@ -196,21 +191,13 @@ def outlook(asked: Asked, section: StrategySection, *, planners_too: bool = True
     rounds: Rounds = ((plan.lists, train.accumulation),)
     found = _described(asked, section.label, plan.way, file, plan.placement, rounds)
     found = dataclasses.replace(found, flops=tuple(plan.micro_batches * one for one in found.flops))
-    if planners_too and isinstance(strategy, Hybrid) and strategy.section.plan is None:
-        problem = strategy.problem(asked.model, ranks // plan.replicas)[1]
-        planned = tuple(planners.compare(problem, train.seed))
-        return dataclasses.replace(found, planners=planned)
-    if isinstance(plan, HypergraphPlan):
-        return dataclasses.replace(found, decided=plan.decided)
-    return found
+    planned = strategy.planners(asked.model, ranks // plan.replicas) if planners_too else ()
+    return dataclasses.replace(found, planners=planned, decided=getattr(plan, "decided", None))
 
 
-def _of_replicas(asked: Asked, section: HypergraphConfig) -> Outlook:
+def _of_replicas(asked: Asked, section: StrategySection) -> Outlook:
     """Of so many ranks one replica is laid out, and what sums over all of them cost is added."""
-    strategy = registry.of(asked.under(section))
-    if not isinstance(strategy, Hypergraph):
-        raise TypeError(f"{section.name} is not divided by a hypergraph")
-    strategy.profile = asked.profile
+    strategy = _strategy(asked, section)
     count, train = strategy.settle(asked.model, asked.ranks), asked.config.train
     samples = micro_batch(train.global_batch, world_size=count, accumulation=train.accumulation)
     train = train.model_copy(update={"global_batch": train.accumulation * samples})
@@ -220,7 +207,7 @@ def _of_replicas(asked: Asked, section: HypergraphConfig) -> Outlook:
     one = outlook(alone, section.model_copy(update={"replicas": 1}))
     return of_replicas.outlook(
         one,
-        reading.read(asked.model, count * samples // section.micro_batches),
+        reading.read(asked.model, count * samples // strategy.micro_batches),
         count,
         times=train.accumulation,
         slots=asked.slots,

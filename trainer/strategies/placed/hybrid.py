@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trainer.planning.placement.staging import Group
     from trainer.planning.placement.ways import Layouts
     from trainer.planning.profile import Profile
+    from trainer.planning.stages.planners import Planned
     from trainer.planning.stages.problem import Problem
     from trainer.ranks.world import World
     from trainer.strategies.placed.hybrid_plan import Division
@@ -29,14 +30,11 @@ class Hybrid(Placed):
     The network is cut into partitions, which a planner gives to the ranks of a replica; micro-batches follow
     each other through the stages (GPipe, arXiv 1811.06965; 1F1B, arXiv 2006.09503); replicas of all stages
     take other samples, and the gradients of a stage are added up over its replicas.
-
-    Attributes:
-        profile: what the planner goes by, measured in `calibrate` if not known before; None: FLOPs.
+    Its planner goes by `profile`, measured in `calibrate` if not known before; without one, by FLOPs.
     """
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
-        self.profile: Profile | None = None
         self._memory: list[float] | None = None
         self._division: Division | None = None
 
@@ -113,6 +111,14 @@ class Hybrid(Placed):
             memory_bytes=self._memory,
             recompute=section.recompute,
         )
+
+    def planners(self, model: keras.Model, ranks: int) -> tuple[Planned, ...]:
+        """Return what each planner makes of the partitions; see `Placed.planners`."""
+        from trainer.planning.stages import planners
+
+        if self._hybrid.plan is not None:
+            return ()
+        return tuple(planners.compare(self.problem(model, ranks)[1], self.config.train.seed))
 
     def _decided(self, model: keras.Model, ranks: int) -> Division:
         """What the planner decides. Whether it fits into memory is checked of the plan.

@@ -10,15 +10,12 @@ from trainer.strategies.base import Plan
 from trainer.strategies.placed.strategy import Placed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import keras
 
     from trainer.planning.hypergraph.planning import Plan as Found
     from trainer.planning.placement.listing import Pipeline
     from trainer.planning.placement.operations import Network
     from trainer.planning.placement.ways import Layouts
-    from trainer.planning.profile import Profile
     from trainer.ranks.world import World
     from trainer.strategies.placed.hypergraph_plan import Decided
 
@@ -32,16 +29,11 @@ class Hypergraph(Placed):
     Tiles of layers, not layers, are divided, so that as few bytes as possible cross while ranks have as much
     to do (`objective: volume`), or so that an update is predicted to take least (`time`). Replicas take other
     samples.
-
-    Attributes:
-        profile: seconds and links that a plan goes by; None: see `hypergraph.reference`.
-        show: is told how many of how many steps of planning are done.
+    Without `profile` a plan goes by `hypergraph.reference`.
     """
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
-        self.profile: Profile | None = None
-        self.show: Callable[[int, int], None] = lambda done, total: None
         self._decided: Decided | None = None
         self._layouts: Layouts = {}
         self._replicas = 1

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from trainer.config import PlacedConfig, RingConfig, SpatialConfig, micro_batch
+from trainer.config import PlacedConfig, RingConfig, RunConfig, SpatialConfig, micro_batch
 from trainer.errors import ConfigError
 from trainer.ranks import launch
 from trainer.ranks.members import Members
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
     from trainer.planning.placement.tasks import TaskLists
     from trainer.planning.placement.units import Placement
     from trainer.planning.placement.ways import Layouts
+    from trainer.planning.profile import Profile
+    from trainer.planning.stages.planners import Planned
     from trainer.ranks.world import World
+    from trainer.strategies.placed.hypergraph_plan import Decided
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,17 @@ class _Divided:
 
 
 class Placed(Strategy):
-    """What they have in common: a rule that divides the network over the ranks of a replica."""
+    """What they have in common: a rule that divides the network over the ranks of a replica.
+
+    Attributes:
+        profile: seconds and links by which some of them plan; None: not known.
+        show: is told how many of how many steps of planning are done.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(config)
+        self.profile: Profile | None = None
+        self.show: Callable[[int, int], None] = lambda done, total: None
 
     @property
     def section(self) -> PlacedConfig:
@@ -55,6 +69,26 @@ class Placed(Strategy):
     def replicas(self) -> int:
         """Groups of ranks that each take other samples."""
         return self.section.replicas
+
+    def settle(self, model: keras.Model, world_size: int) -> int:
+        """Return the number of replicas, which some find out by themselves.
+
+        Raises:
+            ConfigError: ranks or samples cannot be divided so.
+        """
+        return self.replicas
+
+    def decide(self, model: keras.Model, world_size: int) -> Decided | None:
+        """Return what is found for each replica, also for more ranks than can train; None: by a rule alone.
+
+        Raises:
+            ConfigError: it cannot be divided.
+        """
+        return None
+
+    def planners(self, model: keras.Model, ranks: int) -> tuple[Planned, ...]:
+        """Return what each planner makes of the same partitions, for the ranks of a replica; default: ()."""
+        return ()
 
     @property
     def _samples(self) -> int:
