@@ -14,11 +14,12 @@ from trainer.data.shards.index import Index
 from trainer.data.shards.index_reading import read_index
 from trainer.errors import ConfigError
 from trainer.planning.communication import reduction, repeated
-from trainer.planning.exchange import exposed
+from trainer.planning.exchange import equal
 from trainer.planning.profile import Profile
-from trainer.planning.simulation import collectives
+from trainer.planning.simulation import collectives, stepping
 from trainer.planning.simulation.cluster import Cluster
 from trainer.planning.simulation.fabric import ClusterFabric, Fabric, PairLinks
+from trainer.planning.simulation.stepping import Work
 from trainer.profiling import simulated_apart
 
 _MIB = 2**20
@@ -66,30 +67,29 @@ def _step_s(config: RunConfig, ring: RingConfig, profile: Profile, fabric: Fabri
     names = [one.name for one in profile.operations]
     tasks = sum(bool(one.measured) for one in profile.operations)
 
-    def passes(rank: int) -> tuple[float, float]:
+    def work(rank: int) -> Work:
         besides = tasks * profile.each_s(rank)
+        forward = besides + math.fsum(profile.forward_s(name, rank, samples) for name in names)
         backward = besides + math.fsum(profile.backward_s(name, rank, samples) for name in names)
-        return besides + math.fsum(
-            profile.forward_s(name, rank, samples) for name in names
-        ) + backward, backward
+        # Only the last backward pass hides anything.
+        return Work(times * forward + (times - 1) * backward, backward, max(profile.update.seconds))
 
-    both_s, backward_s = max(map(passes, range(profile.ranks)))
-    update_s = max(profile.update.seconds)
-    if ranks == 1:
-        return times * both_s + update_s
+    slowest = max(map(work, range(profile.ranks)), key=lambda one: one.seconds)
     of_operations = [one.parameter_bytes for one in profile.operations if one.parameter_bytes]
     size = sum(of_operations)
-    parts = {
+    count = {
         "buckets": math.ceil(size / (ring.bucket_mb * _MIB)),
         "per_tensor": len(of_operations),
         "grouped": 1,
     }[ring.reduction]
-    one_byte = collectives.cost(repeated(reduction(ring.algorithm, 1.0, ranks)), fabric)
+    parts = equal(max(1, count))
+    rounds = repeated(reduction(ring.algorithm, 1.0, ranks)) if ranks > 1 else []
+    one_byte = collectives.cost(rounds, fabric)
     wire = 1.0 if ring.compression == "none" else 0.5
-    exchanged_s = one_byte.of(wire * size, max(1, parts)).seconds
     sums = sum(one.kind == "batch_moments" for one in profile.operations) if train.sync_batch_norm else 0
     statistics_s = 2 * sums * times * one_byte.latency_s
-    return times * both_s + update_s + exposed(exchanged_s, backward_s, max(1, parts)).seconds + statistics_s
+    exchanged = one_byte.of(wire * size, len(parts))
+    return stepping.whole_network(slowest, exchanged, parts, ranks, 0.0, rounds_s=statistics_s).step_s
 
 
 def _fabric(profile: Profile, cluster: Cluster | None, nodes: int, each: int) -> Fabric:
