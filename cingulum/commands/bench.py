@@ -123,7 +123,9 @@ def bench_placement(
     steps: Annotated[int, typer.Option(help="Steps per block; the first is not counted.", min=2)] = 10,
     repeats: Repeats = 15,
     ranks: Annotated[int, typer.Option(help="Ranks that share a volume.", min=2, max=64)] = 2,
-    strategy: Annotated[str, typer.Option(help="One that divides the network by a rule.")] = "spatial",
+    strategy: Annotated[
+        str | None, typer.Option(help="One that divides the network by a rule.  [default: the first of them]")
+    ] = None,
     as_json: Figures = False,
 ) -> int:
     """Measure a network that is divided over ranks, one thread per rank, in turn with what it is up against.
@@ -145,6 +147,7 @@ def bench_placement(
     # Others are planned by a profile of the network.
     by_rule = [n for n in strategies.DIVIDING if "profile" not in strategies.BY_NAME[n].model_fields]
     strategies.check(strategy, by_rule, "measured so")
+    strategy = strategy or by_rule[0]
     _check_model(model)
     job = PlacementJob({"name": strategy}, model, size, size, batch, width, steps)
     with Counting("measuring", "blocks") as shown:
