@@ -80,7 +80,7 @@ def planned(cell: dict[str, Any], rates: list[str]) -> tuple[Any, dict[str, Any]
     """Return a cell's plan as a `PlanFile`, and its label, bytes by cause, and predicted seconds by rate."""
     from trainer import models
     from trainer.planning.hypergraph import judging, planning
-    from trainer.planning.hypergraph.uniform import uniform
+    from trainer.planning.hypergraph.planning import uniform
     from trainer.planning.hypergraph.wanted import Wanted
     from trainer.planning.placement.plan_file import PlanFile
     from trainer.planning.placement.units import place

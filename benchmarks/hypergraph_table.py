@@ -41,9 +41,9 @@ def cell(name: str, ranks: int, batch: int) -> dict[str, Any]:
     """Return what all ways to divide a network over ranks send, and take."""
     from trainer import models
     from trainer.planning.hypergraph import planning
+    from trainer.planning.hypergraph.candidates import tilings
     from trainer.planning.hypergraph.groups import groups
     from trainer.planning.hypergraph.nets import hypergraph
-    from trainer.planning.hypergraph.tilings import tilings
     from trainer.planning.hypergraph.traffic import Traffic
     from trainer.planning.hypergraph.wanted import Wanted
     from trainer.strategies.placed.reading import read

@@ -16,9 +16,9 @@ from trainer.planning.hypergraph import candidates, exact, judging, planning, re
 from trainer.planning.hypergraph.choices import cuts, imbalance, whole
 from trainer.planning.hypergraph.groups import groups, layouts
 from trainer.planning.hypergraph.nets import hypergraph
+from trainer.planning.hypergraph.planning import uniform
 from trainer.planning.hypergraph.search import Search
 from trainer.planning.hypergraph.traffic import Traffic
-from trainer.planning.hypergraph.uniform import uniform
 from trainer.planning.hypergraph.wanted import Wanted
 from trainer.planning.placement import checking
 from trainer.planning.placement.listing import task_lists

@@ -9,12 +9,11 @@ from wording import fails_with
 from trainer import models
 from trainer.errors import ConfigError
 from trainer.planning.hypergraph import judging, nested, planning, reference
+from trainer.planning.hypergraph.candidates import tilings
 from trainer.planning.hypergraph.choices import cuts
-from trainer.planning.hypergraph.estimating import Estimates
 from trainer.planning.hypergraph.groups import groups
 from trainer.planning.hypergraph.nets import hypergraph
-from trainer.planning.hypergraph.tilings import tilings
-from trainer.planning.hypergraph.uniform import uniform
+from trainer.planning.hypergraph.planning import Estimates, uniform
 from trainer.planning.hypergraph.wanted import Wanted
 from trainer.strategies.placed.reading import read
 

@@ -14,10 +14,10 @@ from wording import fails_with
 
 from trainer import models
 from trainer.planning.hypergraph import candidates, planning, reference
+from trainer.planning.hypergraph.candidates import tilings
 from trainer.planning.hypergraph.groups import groups
 from trainer.planning.hypergraph.nets import hypergraph
 from trainer.planning.hypergraph.partitioner import Partitioner, PartitionError
-from trainer.planning.hypergraph.tilings import tilings
 from trainer.planning.hypergraph.wanted import Wanted
 from trainer.strategies.placed.reading import read
 

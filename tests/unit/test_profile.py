@@ -16,8 +16,8 @@ from trainer.planning.links import Link, Timed
 from trainer.planning.placement.operations import Operation, Reading, Weight
 from trainer.planning.placement.windows import Sliding
 from trainer.planning.profile import Profile
-from trainer.strategies.placed.profiling import equal
 from trainer.strategies.placed.profiling import links as link_probe
+from trainer.strategies.placed.profiling import operations
 
 LINK = {"latency_s": 0.001, "bytes_per_second": 1e6}
 SLOW = {**LINK, "bytes_per_second": 0}
@@ -127,7 +127,7 @@ def convolution(name, stride=1, filters=8):
 
 def key(one, *, wanted=True, dtype="float32", **options):
     layer = SimpleNamespace(get_config=lambda: {"name": one.name, "kernel_initializer": one.name, **options})
-    return equal.key(one, layer, [dtype], [wanted])
+    return operations.key(one, layer, [dtype], [wanted])
 
 
 def test_operations_are_equal_whatever_their_names_and_first_values_and_nothing_else():

@@ -10,10 +10,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 
 from trainer.errors import ConfigError, InputError
 from trainer.ranks import world as worlds
+from trainer.ranks.world import World
 
 
 def shard(*data: Any, batched: bool | None = None) -> Any:
@@ -63,8 +65,6 @@ def shard(*data: Any, batched: bool | None = None) -> Any:
             "trainer.shard: batched is for a tf.data.Dataset.", cure="Leave it away: arrays hold samples."
         )
     if kinds == ["PyDataset"]:
-        from trainer.strategies.py_dataset_share import PyDatasetShare
-
         return PyDatasetShare(data[0], world) if world.size > 1 else data[0]
     shares = _array_shares(data, world)
     return shares[0] if len(shares) == 1 else tuple(shares)
@@ -236,3 +236,54 @@ def _pick(window: Any, rank: int) -> Any:
 
 def _unwrapped(parts: list[Any]) -> Any:
     return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+# A rank's share of a `keras.utils.PyDataset`.
+
+
+class PyDatasetShare(keras.utils.PyDataset):
+    """Every n-th item of a dataset whose items are batches.
+
+    The first ones fill up, so that ranks have equally many.
+
+    What the dataset shuffles between epochs must be shuffled alike on every rank: with a seed.
+
+    Args:
+        whole: all ranks' items; if its `num_batches` is None it goes on for ever.
+        world: all ranks.
+
+    Raises:
+        InputError: fewer items than ranks.
+    """
+
+    def __init__(self, whole: keras.utils.PyDataset, world: World) -> None:
+        super().__init__(whole.workers, whole.use_multiprocessing, whole.max_queue_size)
+        self._whole = whole
+        # No world: with use_multiprocessing this object goes to other processes.
+        self._rank, self._size = world.rank, world.size
+        n = whole.num_batches
+        if n is not None and n < world.size:
+            raise InputError(
+                f"trainer.shard: {n} item(s) of the PyDataset, which are batches, are too few for "
+                f"{world.size} ranks.",
+                cure="Divide its batch size by trainer.size(), or start fewer ranks.",
+            )
+
+    @property
+    def num_batches(self) -> int | None:
+        """The same number on every rank; None: without an end."""
+        n = self._whole.num_batches
+        return None if n is None else -(-n // self._size)
+
+    def __getitem__(self, index: int) -> Any:
+        n = self._whole.num_batches
+        position = index * self._size + self._rank
+        return self._whole[position if n is None else position % n]
+
+    def on_epoch_begin(self) -> None:
+        """Let the dataset prepare, such as shuffle, on every rank."""
+        self._whole.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        """Let the dataset prepare the next epoch, on every rank."""
+        self._whole.on_epoch_end()

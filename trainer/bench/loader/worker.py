@@ -7,14 +7,16 @@ standard input is closed. It also runs where little else is installed, so it imp
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import sys
 import time
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trainer.bench.loader import memory, readers
+from trainer.bench.loader import readers
 from trainer.bench.loader.checking import Epoch, Source
 from trainer.bench.loader.job import LoaderJob
 
@@ -49,7 +51,7 @@ class _Worker:
         self._job = job
         self._rounds = kind.rounds and job.dtype == "float16"
         self._reader: Any = readers.make(kind, job)
-        self._baseline = memory.resident()
+        self._baseline = resident()
         self._epochs = 0
 
     def prepare(self) -> dict[str, Any]:
@@ -67,7 +69,7 @@ class _Worker:
             for batch in epoch[1]:
                 epoch[0].add(batch)
             epoch[0].close()
-        memory.forget_peak()
+        forget_peak()
         return {
             "files": [str(path) for path in files],
             "stored_bytes": sum(path.stat().st_size for path in files),
@@ -77,7 +79,7 @@ class _Worker:
     def epoch(self, least_s: float = 0.0) -> dict[str, Any]:
         """Read an epoch, and further ones until `least_s` seconds have passed."""
         seconds, volumes, in_order = 0.0, 0, True
-        storage = memory.from_storage()
+        storage = from_storage()
         read = getattr(self._reader, "bytes_read", 0)
         while not volumes or seconds < least_s:
             seen, batches = self._epoch()
@@ -92,9 +94,9 @@ class _Worker:
             "seconds": seconds,
             "volumes": volumes,
             "in_stored_order": in_order,
-            "storage_bytes": memory.from_storage() - storage,
+            "storage_bytes": from_storage() - storage,
             "bytes_read": getattr(self._reader, "bytes_read", 0) - read,
-            "peak_memory_bytes": memory.peak(self._baseline),
+            "peak_memory_bytes": peak(self._baseline),
         }
 
     def part(self, name: str, least_s: float = 0.0) -> dict[str, Any]:
@@ -110,6 +112,48 @@ class _Worker:
         batches = self._reader.epoch(self._epochs)
         self._epochs += 1
         return seen, batches
+
+
+# Memory and storage traffic of this process and of those that it started.
+
+
+def resident() -> int:
+    """Return the bytes of memory that this process holds now."""
+    return _status("self", "VmRSS")
+
+
+def forget_peak() -> None:
+    """Begin to count this process's peak anew."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak(baseline: int) -> int:
+    """Return the bytes above `baseline` at the peak, summed over this process and its children.
+
+    Pages that a child shares with its parent are part of the baseline, too.
+    """
+    return sum(max(0, _status(process, "VmHWM") - baseline) for process in _family())
+
+
+def from_storage() -> int:
+    """Return the bytes that this process and its children read from storage, page cache hits not counted."""
+    total = 0
+    for process in _family():
+        for line in Path(f"/proc/{process}/io").read_text().splitlines():
+            if line.startswith("read_bytes:"):
+                total += int(line.split()[1])
+    return total
+
+
+def _family() -> list[str]:
+    return [str(os.getpid()), *(str(child.pid) for child in multiprocessing.active_children())]
+
+
+def _status(process: str, name: str) -> int:
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 if __name__ == "__main__":

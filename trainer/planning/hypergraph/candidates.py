@@ -9,20 +9,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from trainer.planning.hypergraph import choices, exact, nested
 from trainer.planning.hypergraph.choices import Choice
-from trainer.planning.hypergraph.groups import groups, layouts
+from trainer.planning.hypergraph.groups import Group, groups, layouts
 from trainer.planning.hypergraph.judging import MOST_LISTED, NEGLIGIBLE
 from trainer.planning.hypergraph.machines import distances, machine
 from trainer.planning.hypergraph.nets import Hypergraph, hypergraph
 from trainer.planning.hypergraph.partitioner import Partitioner, PartitionError
 from trainer.planning.hypergraph.search import Objective, Search, Value
-from trainer.planning.hypergraph.tilings import Counts, tilings
 from trainer.planning.hypergraph.traffic import Traffic
 from trainer.planning.hypergraph.wanted import Balance, Wanted
 from trainer.planning.placement.layouts import Layout
@@ -285,3 +284,46 @@ class Candidates:
             size = math.prod(group.shape)
             found += [float(each.mean()) * box.size / size for box in tiling.boxes()]
         return np.array(found)
+
+
+# How finely groups are cut into tiles before a partitioner gives the tiles to ranks. Pure.
+
+
+Counts = list[tuple[int, ...]]
+# Of a tiling that is tried: more tiles take long and have gained nothing.
+_MOST_TILES = 10_000
+_MOST_OF_A_GROUP = 256
+# Which axes are cut.
+_AXES = ("", "depth", "channels", "samples", "depth, channels", "samples, depth, channels")
+_FEWEST_AXES = 3  # samples, one of space, channels
+
+
+def tilings(groups: Sequence[Group], ranks: int, granularity: int | None) -> Iterator[tuple[str, Counts]]:
+    """Return ways to cut groups into tiles, each with what it is called.
+
+    Args:
+        groups: of a network.
+        ranks: that the tiles are for.
+        granularity: tiles along an axis that is cut; None: as many as there are ranks, and twice as many.
+    """
+    seen: list[Counts] = []
+    for step in [granularity] if granularity else [ranks, 2 * ranks]:
+        for axes in _AXES:
+            counts = [_counts(group.shape, axes, step) for group in groups]
+            sizes = [math.prod(one) for one in counts]
+            fits = ranks <= sum(sizes) <= _MOST_TILES and max(sizes) <= _MOST_OF_A_GROUP
+            if fits and counts not in seen:
+                seen.append(counts)
+                yield (f"{axes} in {step}" if axes else "whole layers"), counts
+
+
+def _counts(shape: Sequence[int], axes: str, parts: int) -> tuple[int, ...]:
+    counts = [1] * len(shape)
+    if "samples" in axes:
+        counts[0] = min(parts, shape[0])
+    if len(shape) >= _FEWEST_AXES:
+        if "depth" in axes:
+            counts[1] = min(parts, shape[1])
+        if "channels" in axes:
+            counts[-1] = min(parts, shape[-1])
+    return tuple(counts)

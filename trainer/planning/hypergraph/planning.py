@@ -6,23 +6,29 @@ all by what counts is the plan: so it is never worse than a uniform way that kee
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from trainer.errors import ConfigError
 from trainer.planning.hypergraph import judging, nested, reference
 from trainer.planning.hypergraph.candidates import Candidates, Divided
-from trainer.planning.hypergraph.estimating import Estimates
-from trainer.planning.hypergraph.judging import Judged
+from trainer.planning.hypergraph.groups import Group
+from trainer.planning.hypergraph.judging import NEGLIGIBLE, Judged
+from trainer.planning.hypergraph.machines import machine
 from trainer.planning.hypergraph.search import Objective
-from trainer.planning.hypergraph.uniform import uniform
+from trainer.planning.hypergraph.traffic import Traffic
 from trainer.planning.hypergraph.wanted import Wanted
-from trainer.planning.placement import ways
+from trainer.planning.placement import staging, ways
+from trainer.planning.placement.layouts import replicated
 from trainer.planning.placement.listing import Pipeline
 from trainer.planning.placement.operations import Network
 from trainer.planning.placement.ways import Layouts, placed_shape
 from trainer.planning.profile import Profile
+from trainer.planning.stages import cutting
 
 # Takes how many of how many are done.
 Show = Callable[[int, int], None]
@@ -129,3 +135,99 @@ def _worth(one: Judged, wanted: Wanted) -> tuple[float, float, float]:
         return 0.0, one.step_s, one.volume
     has = one.imbalance if wanted.balance == "total" else max(one.imbalance, one.layer_imbalance)
     return max(0.0, round(has - wanted.imbalance, 9)), one.volume, one.step_s
+
+
+# What a placement over many ranks costs, from its layouts alone: messages of so many are not listed. Pure.
+#
+# Bytes are those that the task lists would have, exactly (`traffic`). Seconds are added up as if nothing
+# overlapped: of each operation those of its slowest rank, of each tensor and variable those in which its
+# busiest rank sends or receives, and of each round a message's. That is what a search minimises.
+
+
+class Estimates:
+    """Estimates of the placements of a network.
+
+    Args:
+        network: whose shapes hold the samples of a micro-batch.
+        profile: of the network, for so many ranks or more.
+        ranks: that train.
+        micro_batches: of an update.
+    """
+
+    def __init__(self, network: Network, profile: Profile, ranks: int, micro_batches: int) -> None:
+        # Each operation by itself: rules may divide those of a group in different ways.
+        self._operations = tuple(
+            Group((one.name,), placed_shape(one), one.flops) for one in network.operations if one.readings
+        )
+        self._ranks, self._times = ranks, micro_batches
+        self._traffic = Traffic(network, self._operations, micro_batches)
+        self._machine = machine(network, self._operations, profile, ranks)
+
+    def judged(self, label: str, layouts: Layouts) -> Judged:
+        """Return what layouts of all operations cost."""
+        divided = [layouts[one.names[0]] for one in self._operations]
+        seconds = self._machine.seconds
+        done = np.zeros_like(seconds)
+        for number, held in enumerate(divided):
+            size = float(np.prod(held.shape))
+            for piece in held.pieces:
+                done[number, piece.rank] += piece.box.size / size * seconds[number, piece.rank]
+        crossing = [self._traffic.crossing(term, divided) for term in self._traffic.terms]
+        links = sum(
+            one.rounds * self._machine.latency_s + one.busiest / self._machine.bytes_per_second
+            for one in crossing
+        )
+        # If all ranks were done at once, in proportion to their speeds.
+        ideal = 1 / (1 / np.maximum(seconds, 1e-300)).sum(axis=1)
+        counted = ideal > NEGLIGIBLE * ideal.sum()
+        return Judged(
+            label,
+            layouts,
+            self._traffic.total(divided),
+            self._times * float(done.max(axis=1).sum()) + links,
+            float(done.sum(axis=0).max() / ideal.sum()) - 1 if ideal.sum() > 0 else 0.0,
+            float((done.max(axis=1)[counted] / ideal[counted]).max(initial=1.0)) - 1,
+        )
+
+
+# The ways to divide a network by one rule everywhere: with what a plan is compared. Pure.
+
+
+def uniform(network: Network, ranks: int, speeds: Sequence[float]) -> dict[str, Layouts]:
+    """Return the layouts of each rule that can divide a network over ranks.
+
+    `data`: samples; `spatial`: depth, and small maps along channels; `filters`: channels, with and without a
+    master; `layers`: whole layers, one rank after the other.
+    """
+    shares = dict(enumerate(speeds))
+    tried = {
+        "data": lambda: ways.replicas(network, ranks, 1, _alone),
+        "spatial": lambda: ways.spatial(
+            network, (ranks, 1, 1)[: _space(network)], range(ranks), samples=network.operations[-1].shape[0]
+        ),
+        "filters": lambda: ways.filters(network, shares, master=False),
+        "filters, master": lambda: ways.filters(network, shares, master=True),
+        "layers": lambda: _layers(network, ranks),
+    }
+    found = {}
+    for label, made in tried.items():
+        # With too few samples or planes a rule cannot divide this network.
+        with contextlib.suppress(ConfigError):
+            found[label] = made()
+    return found
+
+
+def _space(network: Network) -> int:
+    return max(1, len(network.inputs[0].shape) - 2)
+
+
+def _alone(network: Network) -> Layouts:
+    return {one.name: replicated(placed_shape(one), [0]) for one in network.operations if one.readings}
+
+
+def _layers(network: Network, ranks: int) -> Layouts:
+    parts = staging.groups(network)
+    work = [sum(network[name].flops for name in names) for names in parts]
+    stages = cutting.partitions(work, min(ranks, len(parts)))
+    merged = [tuple(name for names in parts[start:stop] for name in names) for start, stop in stages]
+    return staging.on_ranks(network, merged, range(len(merged)))

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from trainer.planning.hypergraph import bounds, sums
-from trainer.planning.hypergraph.bounds import Bounds
+from trainer.planning.hypergraph import bounds
+from trainer.planning.hypergraph.bounds import Bounds, Ints
 from trainer.planning.hypergraph.groups import Group
 from trainer.planning.placement import boxes
 from trainer.planning.placement.boxes import Box
@@ -186,7 +187,7 @@ class Traffic:
                 if box is not None:
                     reads.setdefault(piece.rank, []).append(box)
         if operation.sums:
-            return _of_sums(operation, sums.received(operation, made, reads))
+            return _of_sums(operation, received(operation, made, reads))
         sent: dict[int, int] = {}
         by_cause: dict[Cause, int] = {}
         for rank, wanted in reads.items():
@@ -215,7 +216,7 @@ class Traffic:
         ranks = max(len(one.lower) for one in (own, *wanted))
         own, wanted = own.padded(ranks), bounds.largest([one.padded(ranks) for one in wanted])
         if operation.sums and len(wanted) == 1:
-            return _of_sums(operation, sums.of_bounds(bounds.reduced(operation, own), wanted[0]).tolist())
+            return _of_sums(operation, of_bounds(bounds.reduced(operation, own), wanted[0]).tolist())
         if operation.sums or len(wanted) > bounds.MOST_BOXES:
             return None
         sizes = 2 * operation.width * bounds.missing(wanted, own)
@@ -302,3 +303,51 @@ def is_halo(wanted: Sequence[Box], own: Sequence[Box]) -> bool:
         have.ranges[axis][0] <= need.ranges[axis][0] and need.ranges[axis][1] <= have.ranges[axis][1]
         for axis in samples_and_channels
     )
+
+
+# Parts of sums that cross: statistics of batch norm, means. Pure.
+#
+# Each rank adds up its part of the input, and each part goes to each other rank that needs an element of it.
+
+
+def received(operation: Operation, made: Layout, reads: Mapping[int, Iterable[Box]]) -> list[int]:
+    """Return how many elements of others' parts each reading rank receives.
+
+    Args:
+        operation: that sums.
+        made: who adds up which part of its input.
+        reads: what each rank needs of its output.
+    """
+    parts = {
+        rank: tuple(sorted(boxes.disjoint(operation.reduced(box) for box in made.of(rank))))
+        for rank in made.ranks
+    }
+    alike = Counter(parts.values())
+    found = []
+    for target, wanted in reads.items():
+        need = boxes.disjoint(wanted)
+        from_all = sum(times * _common(part, need) for part, times in alike.items())
+        found.append(from_all - _common(parts.get(target, ()), need))
+    return found
+
+
+def _common(part: Iterable[Box], need: Sequence[Box]) -> int:
+    """How many elements two sets of disjoint boxes share."""
+    return sum(common.size for box in part for one in need if (common := box & one) is not None)
+
+
+def of_bounds(parts: Bounds, need: Bounds) -> Ints:
+    """Return the same where each rank has a part of one box at most, and needs one, `(ranks,)`.
+
+    Ranks with the same box are counted once: there are few different ones.
+    """
+    different, alike = np.unique(_ends(parts), axis=0, return_counts=True)
+    wanted, which = np.unique(_ends(need), axis=0, return_inverse=True)
+    common = np.minimum(different[:, 1], wanted[:, None, 1]) - np.maximum(different[:, 0], wanted[:, None, 0])
+    from_all = (common.clip(min=0).prod(axis=2) * alike).sum(axis=1)
+    return np.asarray(from_all[which.reshape(-1)] - (parts & need).sizes)
+
+
+def _ends(some: Bounds) -> Ints:
+    """Lower and upper ends, `(ranks, 2, axes)`."""
+    return np.stack([some.lower, some.upper], axis=1)

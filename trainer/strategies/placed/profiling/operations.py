@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from trainer.planning.placement.operations import Network, Operation
 from trainer.planning.placement.units import Unit, place
 from trainer.strategies.draws import Draws, SamplesOfPass
 from trainer.strategies.placed import computing
-from trainer.strategies.placed.profiling import equal, timing
+from trainer.strategies.placed.profiling import timing
 from trainer.strategies.placed.profiling.timing import Spread, Stopwatch
 from trainer.strategies.placed.reading import LOSS
 
@@ -71,7 +72,7 @@ def measure(network: Network, model: Any, loss: Loss, show: Callable[[int, int],
         read = [network[one.tensor] for one in operation.readings]
         of_inputs = [dtypes[one.name] for one in read]
         wanted = [bool(one.readings) for one in read]
-        first = equals.setdefault(equal.key(operation, layer, of_inputs, wanted), operation.name)
+        first = equals.setdefault(key(operation, layer, of_inputs, wanted), operation.name)
         firsts[operation.name] = first
         if first == operation.name:
             unit = units[operation.name]
@@ -229,3 +230,40 @@ def _enough_memory(operation: Operation) -> Iterator[None]:
             f"{operation.name}: its inputs and outputs do not fit into the memory of the device.",
             cure="Take fewer samples: --batch 1.",
         ) from None
+
+
+# Which operations are equal: they compute the same on tensors of the same shapes, so one is measured.
+
+
+# Decide initial values, which layer it is, or what is added to the loss; not what is computed.
+_NO_MATTER = ("name", "seed", "trainable")
+_NO_MATTER_ENDINGS = ("_initializer", "_regularizer", "_constraint")
+
+
+def key(operation: Operation, layer: Any, dtypes: Sequence[str], wanted: Sequence[bool]) -> str:
+    """Return a text that is the same for operations that take the same time.
+
+    Args:
+        operation: of the network.
+        layer: its Keras layer; None for the loss.
+        dtypes: of its inputs.
+        wanted: of which inputs the gradient is wanted.
+    """
+    options = {} if layer is None else layer.get_config()
+    return json.dumps(
+        [
+            operation.kind,
+            operation.shape,
+            [(one.shape, repr(one.axes)) for one in operation.readings],
+            list(dtypes),
+            list(wanted),
+            [(one.shape, one.cuts, one.trainable) for one in operation.weights],
+            {
+                name: value
+                for name, value in options.items()
+                if name not in _NO_MATTER and not name.endswith(_NO_MATTER_ENDINGS)
+            },
+        ],
+        sort_keys=True,
+        default=repr,
+    )
