@@ -56,6 +56,50 @@ def test_every_strategy_has_a_row_of_80_columns_or_a_reason(config, capsys, monk
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
+OWN = """
+from trainer.strategies import data_plan
+from trainer.strategies.base import Strategy
+
+class Silent(Strategy):
+    def build(self, plan, setup):
+        raise NotImplementedError
+
+class Ring(Silent):
+    def plan(self, model, optimizer, world_size):
+        train = self.config.train
+        return data_plan.plan(
+            model, world_size=world_size, global_batch=train.global_batch, accumulation=train.accumulation
+        )
+
+class Broken(Silent):
+    def plan(self, model, optimizer, world_size):
+        return model.no_such_thing
+"""
+
+
+def test_a_strategy_of_ones_own_has_a_row_by_what_its_plan_says_it_moves(config, capsys, tmp_path):
+    file, plot = tmp_path / "mine.py", tmp_path / "plot.png"
+    file.write_text(OWN)
+    line = ["--ranks", "4", "--batch-per-rank", "2", f"train.strategy={file}:Ring", "--plot", str(plot)]
+    rows = {one["strategy"]: one for one in simulated(capsys, config, *line)}
+    own, ring = rows["Ring"], rows["data"]
+    for key in ("step_s", "sent_bytes", "memory_bytes", "epoch_s", "samples"):
+        assert own[key] == pytest.approx(ring[key], rel=1e-9), key
+    assert plot.stat().st_size > 0
+    (only,) = simulated(capsys, config, "--ranks", "4", *line[2:5], "--strategy", f"{file}:Ring")
+    assert only["step_s"] == own["step_s"]
+    (silent,) = simulated(
+        capsys, config, "--ranks", "4", f"train.strategy={file}:Silent", "--strategy", f"{file}:Silent"
+    )
+    assert "Plan.exchange" in silent["refused"]
+    (broken,) = simulated(
+        capsys, config, "--ranks", "4", f"train.strategy={file}:Broken", "--strategy", f"{file}:Broken"
+    )
+    assert "mine.py" in broken["refused"] and "no_such_thing" in broken["refused"]
+    assert cli.run(["simulate", str(config), "--strategy", f"{file}:Ring"]) == 2
+    assert "--strategy data" in capsys.readouterr().err
+
+
 def test_the_floor_under_short_steps_is_told(config, capsys):
     assert cli.run(["simulate", str(config), "--ranks", "2"]) == 0
     said = " ".join(capsys.readouterr().out.split())

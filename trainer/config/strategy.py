@@ -232,6 +232,11 @@ class OwnStrategyConfig(StrategySection):
     )
     options: dict[str, Any] = Field({}, description="keys of its own, as its class describes them")
 
+    @property
+    def label(self) -> str:
+        """The name of its class."""
+        return self.name.rpartition(":")[2]
+
 
 SECTIONS: tuple[type[StrategySection], ...] = (
     RingConfig,

@@ -10,8 +10,9 @@ from trainer.profiling.forecasts import Forecast, Simulation
 from trainer.report.axes import Axes, short
 from trainer.report.paper import write_png
 
-# Colour, line and marker of each row, the same in every picture.
+# Colour, line and marker of each row, the same in every picture; of a strategy of one's own the last one.
 KINDS = {label: kind for one in SECTIONS for label, kind in one.lines.items()}
+OWN = "s7 marked short cross"
 
 
 def draw(found: Simulation, path: Path) -> None:
@@ -40,7 +41,7 @@ def draw(found: Simulation, path: Path) -> None:
     axes.line([(math.log2(count), math.log2(rate)) for count, rate in sorted(set(ideal))], "chance")
     legend = [("chance", "ideal")]
     for label in dict.fromkeys(one.label for one in rows):
-        kind = KINDS[label]
+        kind = KINDS.get(label, OWN)
         points = [(math.log2(one.ranks), math.log2(one.samples_per_s)) for one in rows if one.label == label]
         axes.line(points, kind)
         for x, y in points:

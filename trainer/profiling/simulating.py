@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from trainer.config import RingConfig, ServerConfig, StrategySection, micro_batch
-from trainer.config.strategy import DIVIDING, SIMULATED, check
+from trainer.config.strategy import DIVIDING, NAMES, SIMULATED, check
 from trainer.errors import ConfigError, InputError
+from trainer.models import own as own_code
 from trainer.planning.communication import repeated
 from trainer.planning.profile import Profile
 from trainer.planning.simulation import collectives, stepping
@@ -20,6 +21,7 @@ from trainer.profiling.forecasts import Events, Forecast, Refused, Simulation
 from trainer.profiling.groups import Group
 from trainer.profiling.outlooks import Impossible, Outlook
 from trainer.profiling.subject import Asked, Subject
+from trainer.strategies import optimizers, registry
 from trainer.strategies.reduction import bytes_on_wire
 from trainer.strategies.servers import layout
 
@@ -42,7 +44,8 @@ def simulate(asked: Asked, ranks: Sequence[int]) -> Simulation:
     Raises:
         InputError: the configuration, the data, the profile or the cluster cannot be used.
     """
-    check(asked.strategy, SIMULATED, "simulated")
+    own = asked.config.train.strategy
+    check(asked.strategy, (*SIMULATED, *([own.name] if own.name not in NAMES else [])), "simulated")
     return Strategies(Subject(asked)).all(ranks)
 
 
@@ -105,6 +108,8 @@ class Strategies:
         ]
         if fabric.hosts == 1 or fabric.kind(0).devices == 1:
             ways.pop(1)
+        if own.name not in NAMES:
+            ways.append((own.name, own.label, lambda label: self.of_own(label, fabric)))
         for name, label, forecast in ways:
             if wanted in (None, name):
                 try:
@@ -162,6 +167,31 @@ class Strategies:
         )
         way = f"{workers} worker(s), {server.count} server(s), {server.placement}"
         needs = self.subject.memory(each, 0)
+        row = self.subject.forecast(label, way, fabric, samples, step, exchanged, needs)
+        return row, functools.partial(timeline.of_whole, work, step, exchanged, parts)
+
+    def of_own(self, label: str, fabric: ClusterFabric) -> Row:
+        """Return the row of a strategy of the user's own, whose plan says what an update moves."""
+        config, ranks, samples = self.subject.config, fabric.ranks, self.subject.samples(fabric.ranks)
+        train = config.train.model_copy(update={"global_batch": samples})
+        strategy = registry.of(config.model_copy(update={"train": train}))
+        with own_code.errors_with_place(strategy.name, what="strategy", error=ConfigError):
+            plan = strategy.plan(self.subject.model, optimizers.build(train, 1), ranks)
+            moves, memory = plan.exchange(), plan.memory()
+        if moves is None:
+            raise ConfigError("Its plan does not say what an update moves: Plan.exchange().")
+        if sum(len(flows) for flows in moves.rounds) > MOST_FLOWS:
+            raise ConfigError(f"More than {MOST_FLOWS:,} messages are too many to be simulated.")
+        exchanged = collectives.cost(repeated(moves.rounds), fabric)
+        work, parts = self.subject.accumulated(plan.micro_batch), self.subject.parts([1.0] * moves.parts)
+        within = 0.0
+        if train.sync_batch_norm:
+            within = self.subject.statistics(collectives.all_reduce("ring", fabric).latency_s)
+        step = stepping.whole_network(work, exchanged, parts, ranks, self.subject.deviation, rounds_s=within)
+        needs = self.subject.memory(plan.micro_batch, self.subject.slots)
+        if memory is not None:
+            needs = max(one.total for one in memory)
+        way = f"{plan.micro_batch} sample(s) of each micro-batch on every rank; {strategy.name}"
         row = self.subject.forecast(label, way, fabric, samples, step, exchanged, needs)
         return row, functools.partial(timeline.of_whole, work, step, exchanged, parts)
 
