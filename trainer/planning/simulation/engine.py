@@ -182,6 +182,8 @@ class _Engine:
         self._queues: dict[tuple[int, int], collections.deque[tuple[Bundle, float]]] = {}
         self._arrived: set[Bundle] = set()
         self._links: dict[Resource, _Busy] = collections.defaultdict(_Busy)
+        # Flows that have begun or ended since rates were given.
+        self._changed: list[_Flow] = []
         self._spans: list[Span] = []
         self._transfers: list[Transfer] = []
 
@@ -191,6 +193,9 @@ class _Engine:
         while self._events:
             now, _, happens, arguments = heapq.heappop(self._events)
             happens(now, *arguments)
+            # Of all that begins and ends at one moment, flows get their rates once.
+            if self._changed and not (self._events and self._events[0][0] == now):
+                self._share(now)
         if any(one.at < len(self._lists[rank]) for rank, one in self._ranks.items()):
             raise ValueError("ranks wait for each other for ever")
         loads = {resource: Load(one.bytes, one.seconds) for resource, one in self._links.items()}
@@ -247,13 +252,21 @@ class _Engine:
             if not link.flows:
                 link.since = now
             link.flows.append(flow)
-        self._share(now, flow)
+        self._changed.append(flow)
 
-    def _share(self, now: float, first: _Flow) -> None:
-        """Give new rates to all flows that a flow's links connect it with, itself included or gone."""
+    def _share(self, now: float) -> None:
+        """Give new rates to all flows that links connect with one that has begun or ended."""
+        seen: set[Resource] = set()
+        for flow in self._changed:
+            # One that has ended connects its links no longer: each may be of other flows now.
+            if not seen.issuperset(flow.resources):
+                self._share_among(now, flow, seen)
+        self._changed.clear()
+
+    def _share_among(self, now: float, first: _Flow, seen: set[Resource]) -> None:
+        """Do so with the flows that are connected with one, itself included or gone; note their links."""
         paths: dict[int, tuple[Resource, ...]] = {}
         flows: dict[int, _Flow] = {}
-        seen: set[Resource] = set()
         left = list(first.resources)
         while left:
             resource = left.pop()
@@ -284,7 +297,7 @@ class _Engine:
             link.bytes += flow.bytes
             if not link.flows:
                 link.seconds += now - link.since
-        self._share(now, flow)
+        self._changed.append(flow)
         if self._queues[pair]:
             self._set_out(now, *self._queues[pair].popleft())
         else:
