@@ -25,21 +25,20 @@ BOUND = 1e-5
 # Of cuts into more than two stages, and of cuts of replicas, so many are drawn.
 DRAWN = 2
 # Of cuts into two, at most so many, at like distances: each takes a quarter of a minute.
-PLACES = 8
+PLACES = 6
 
 Cut = list[Any]  # network, schedule, replicas, numbers of the layers that stages begin with
 
 
 def cuts(network: str, stages: int, replicas: int) -> list[Cut]:
-    """Return cuts into two stages at many places, by each schedule in turn, and of others some, by both."""
+    """Return cuts into two stages at many places, and of others some, by each schedule in turn."""
     places = range(1, len(staging.groups(read(network_cases.small(network), 1))))
     found = list(itertools.combinations(places, stages - 1))
     if (stages, replicas) == (2, 1):
         found = found[:: -(-len(found) // PLACES)]
-        return [[network, SCHEDULES[at % 2], 1, list(firsts)] for at, firsts in enumerate(found)]
-    if stages > 2 or replicas > 1:
-        found = random.Random(f"{network} {stages} {replicas}").sample(found, min(DRAWN, len(found)))
-    return [[network, schedule, replicas, list(firsts)] for firsts in found for schedule in SCHEDULES]
+    elif len(found) > 1:
+        found = random.Random(f"{network} {stages} {replicas}").sample(found, DRAWN)
+    return [[network, SCHEDULES[at % 2], replicas, list(firsts)] for at, firsts in enumerate(found)]
 
 
 def trained(launch: Launch, wanted: list[Cut], ranks: int, folder: Path) -> list[Any]:
