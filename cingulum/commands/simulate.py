@@ -66,7 +66,8 @@ def simulate(
     from trainer.planning.simulation import cluster as clusters
     from trainer.quiet import import_tensorflow
 
-    if ":" not in (strategy or ""):  # one of the user's own: `simulate` compares it with the configuration
+    if ":" not in (strategy or "") and strategy not in strategies.NAMES:
+        # Before TensorFlow is loaded. Whether the configuration's own one can be simulated is known later.
         strategies.check(strategy, strategies.SIMULATED, "simulated")
     counts = _counts(ranks)
     _check_files(trace, plot, needs_strategy=strategy is None)

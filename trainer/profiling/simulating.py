@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from trainer.config import RingConfig, ServerConfig, StrategySection, micro_batch
-from trainer.config.strategy import DIVIDING, NAMES, SIMULATED, check
+from trainer.config.strategy import DIVIDING, SIMULATED, check
 from trainer.errors import ConfigError, InputError
 from trainer.models import own as own_code
 from trainer.planning.communication import repeated
@@ -45,8 +45,13 @@ def simulate(asked: Asked, ranks: Sequence[int]) -> Simulation:
         InputError: the configuration, the data, the profile or the cluster cannot be used.
     """
     own = asked.config.train.strategy
-    check(asked.strategy, (*SIMULATED, *([own.name] if own.name not in NAMES else [])), "simulated")
+    check(asked.strategy, (*SIMULATED, *([own.name] if _is_by_plan(own) else [])), "simulated")
     return Strategies(Subject(asked)).all(ranks)
+
+
+def _is_by_plan(section: StrategySection) -> bool:
+    """Whether only a strategy's plan says what its updates move."""
+    return not (section.is_simulated or section.stands_for_another)
 
 
 class Strategies:
@@ -108,8 +113,8 @@ class Strategies:
         ]
         if fabric.hosts == 1 or fabric.kind(0).devices == 1:
             ways.pop(1)
-        if own.name not in NAMES:
-            ways.append((own.name, own.label, lambda label: self.of_own(label, fabric)))
+        if _is_by_plan(own):
+            ways.append((own.name, own.label, lambda label: self.of_plan(label, fabric)))
         for name, label, forecast in ways:
             if wanted in (None, name):
                 try:
@@ -170,8 +175,8 @@ class Strategies:
         row = self.subject.forecast(label, way, fabric, samples, step, exchanged, needs)
         return row, functools.partial(timeline.of_whole, work, step, exchanged, parts)
 
-    def of_own(self, label: str, fabric: ClusterFabric) -> Row:
-        """Return the row of a strategy of the user's own, whose plan says what an update moves."""
+    def of_plan(self, label: str, fabric: ClusterFabric) -> Row:
+        """Return the row of another strategy, such as one of the user's own, by what its plan moves."""
         config, ranks, samples = self.subject.config, fabric.ranks, self.subject.samples(fabric.ranks)
         train = config.train.model_copy(update={"global_batch": samples})
         strategy = registry.of(config.model_copy(update={"train": train}))
