@@ -101,7 +101,7 @@ def planned(cell: dict[str, Any]) -> list[dict[str, Any]]:
     }
     config = configuration.parse(json.dumps(tree), [])
     model = models.build(job.model, (job.size,) * 3 + (1,), 2, width=job.width)
-    asked = plans.Asked.of(config, model, ranks, profile(cell, job))
+    asked = plans.DivisionRequest.of(config, model, ranks, profile(cell, job))
     found = []
     for section in candidates.sections(
         config.train.strategy, ranks, job.batch, normalised=True, speeds=[1.0] * ranks

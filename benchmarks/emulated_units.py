@@ -24,7 +24,7 @@ from trainer.planning.placement.tasks import Compute, Differentiate, Recompute, 
 from trainer.planning.placement.units import Placement, Unit
 from trainer.strategies.learner import Setup
 from trainer.strategies.placed import computing
-from trainer.strategies.placed.gradients import Record
+from trainer.strategies.placed.gradients import UnitRecord
 from trainer.strategies.placed.learner import PlacedModel
 from trainer.strategies.placed.plan import PlacedPlan
 from trainer.strategies.placed.player import Loss, Player
@@ -137,7 +137,7 @@ class _EmulatedPlayer(Player):
         )
         return _zeros(unit.box.shape, computing.dtype_of(operation, self._layers[operation.layer]), done)
 
-    def _recorded(self, unit: Unit, micro: int) -> Record:
+    def _recorded(self, unit: Unit, micro: int) -> UnitRecord:
         if unit.operation == LOSS:
             return super()._recorded(unit, micro)
         operation = self._operations[unit.operation]
@@ -149,7 +149,7 @@ class _EmulatedPlayer(Player):
 
 
 @dataclass
-class _Waiting(Record):
+class _Waiting(UnitRecord):
     """A unit whose gradients take time, and are zeros."""
 
     player: _EmulatedPlayer

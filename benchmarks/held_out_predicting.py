@@ -23,7 +23,7 @@ from trainer.planning.simulation.cluster import Cluster
 from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.profiling import groups, plans, simulating
 from trainer.profiling.forecasts import Forecast
-from trainer.profiling.subject import Asked, Subject
+from trainer.profiling.subject import Scenario, Subject
 
 
 class Emulated(Subject):
@@ -34,7 +34,7 @@ class Emulated(Subject):
         model: the network, built.
     """
 
-    def __init__(self, asked: Asked, model: Any) -> None:
+    def __init__(self, asked: Scenario, model: Any) -> None:
         self.asked, self.config, self.cluster, self.model = asked, asked.config, asked.cluster, model
         self.deviation, self.slots = 0.0, 1
         self._rows, self._sample_bytes, self._networks = 1, 0.0, {}
@@ -115,7 +115,7 @@ def planned(
         path = Path(folder) / "plan.json"
         path.write_text(before or "")
         config = config_of(cell, section if before is None else with_plan(section, path))
-        asked = plans.Asked.of(config, model, ranks, profiles[rates[0]])
+        asked = plans.DivisionRequest.of(config, model, ranks, profiles[rates[0]])
         whole = plans.outlook(asked, config.train.strategy, planners_too=False)
     found: dict[str, Any] = {
         "planned_s": {
@@ -139,7 +139,9 @@ def _of_whole(
     found: dict[str, Any] = {"simulated_s": {}, "plan": None}
     for rate in cell["rates"]:
         hosts = cluster(known, rate)
-        asked = Asked(config_of(cell, section), hosts, section["name"], profile=profile(known, cell, section))
+        asked = Scenario(
+            config_of(cell, section), hosts, section["name"], profile=profile(known, cell, section)
+        )
         strategies = simulating.Strategies(Emulated(asked, model))
         row, _ = next(strategies.strategies(ClusterFabric(hosts, cell["ranks"])))
         if not isinstance(row, Forecast):

@@ -81,7 +81,7 @@ def planned(cell: dict[str, Any], rates: list[str]) -> tuple[Any, dict[str, Any]
     from trainer import models
     from trainer.planning.hypergraph import judging, planning
     from trainer.planning.hypergraph.planning import uniform
-    from trainer.planning.hypergraph.wanted import Wanted
+    from trainer.planning.hypergraph.wanted import PartitionGoal
     from trainer.planning.placement.plan_file import PlanFile
     from trainer.planning.placement.units import place
     from trainer.strategies.placed.reading import read
@@ -92,7 +92,7 @@ def planned(cell: dict[str, Any], rates: list[str]) -> tuple[Any, dict[str, Any]
     profiles = {rate: stages_on_hosts.profile({**cell, "rate": rate}, job) for rate in rates}
     if way in SEARCHED:
         known = profiles[rates[0]] if way == "time" else None
-        best = planning.plan(network, ranks, Wanted(**SEARCHED[way]), profile=known).best
+        best = planning.plan(network, ranks, PartitionGoal(**SEARCHED[way]), profile=known).best
         label, layouts = best.label, best.layouts
     else:
         label, layouts = way, uniform(network, ranks, [1.0] * ranks)[way]

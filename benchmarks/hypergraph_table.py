@@ -45,7 +45,7 @@ def cell(name: str, ranks: int, batch: int) -> dict[str, Any]:
     from trainer.planning.hypergraph.groups import groups
     from trainer.planning.hypergraph.nets import hypergraph
     from trainer.planning.hypergraph.traffic import Traffic
-    from trainer.planning.hypergraph.wanted import Wanted
+    from trainer.planning.hypergraph.wanted import PartitionGoal
     from trainer.strategies.placed.reading import read
 
     width, size = NETWORKS[name]
@@ -54,7 +54,7 @@ def cell(name: str, ranks: int, batch: int) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for objective, balance in PLANS:
         started = time.perf_counter()
-        found = planning.plan(network, ranks, Wanted(objective, balance))
+        found = planning.plan(network, ranks, PartitionGoal(objective, balance))
         took = time.perf_counter() - started
         label = f"hypergraph, {objective}" + (", layers balanced" if balance == "layers" else "")
         rows.append({**_row(label, found.best), "planned_s": took, "start": found.best.label})

@@ -22,7 +22,7 @@ from trainer.planning.placement.operations import Network
 from trainer.planning.placement.plan_file import PlanFile
 from trainer.planning.placement.units import place
 from trainer.planning.simulation import cluster, collectives, devices, stepping
-from trainer.planning.simulation.cluster import Cluster, Figure
+from trainer.planning.simulation.cluster import Cluster, SourcedFigure
 from trainer.planning.simulation.collectives import Direct
 from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.planning.simulation.stepping import Work
@@ -37,7 +37,7 @@ BUFFER = 64 * 2**20
 SMALLEST_SLABS = 32
 # Kernels are launched by CUDA graphs, and reach the same part of each device's peak.
 OPERATION_S, EFFICIENCY = 5e-6, 0.1
-H100_MEMORY = Figure(value=3350e9, source="NVIDIA H100 Tensor Core GPU datasheet, 2023: SXM5, HBM3")
+H100_MEMORY = SourcedFigure(value=3350e9, source="NVIDIA H100 Tensor Core GPU datasheet, 2023: SXM5, HBM3")
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ def _calibrated(system: System, factor: float) -> Cluster:
     """The cluster of a system, its devices by a factor faster than published figures and assumptions say."""
     found = cluster.load(system.devices)
 
-    def times(one: Figure, by: float) -> Figure:
+    def times(one: SourcedFigure, by: float) -> SourcedFigure:
         return one.model_copy(update={"value": one.value * by})
 
     changed = {}

@@ -20,8 +20,8 @@ from typing import Any
 
 from cingulum.bench.scaling.measure import measure
 from jobs.testbed import Testbed
-from trainer.bench.scaling.cells import Cell, Row, key
-from trainer.bench.scaling.results import Results
+from trainer.bench.scaling.cells import Cell, MeasuredCell, key
+from trainer.bench.scaling.results import StudyResults
 from trainer.planning import communication as costs
 
 RANKS = (2, 4, 8)
@@ -60,9 +60,11 @@ def cells(bandwidth: str, steps: int, repeats: int) -> tuple[Cell, ...]:
     return tuple(found)
 
 
-def measure_all(wanted: Sequence[Cell], folder: Path, progress: Callable[[str], None]) -> dict[str, Row]:
+def measure_all(
+    wanted: Sequence[Cell], folder: Path, progress: Callable[[str], None]
+) -> dict[str, MeasuredCell]:
     """Rows of all cells by key; those that are in the folder already are not measured again."""
-    with Results(folder) as results:
+    with StudyResults(folder) as results:
         missing = results.missing(tuple(wanted), retry=True)
         if missing:
             most = max(cell.machines for cell in missing)
@@ -75,7 +77,7 @@ def measure_all(wanted: Sequence[Cell], folder: Path, progress: Callable[[str], 
         return {key(cell): results.rows[key(cell)] for cell in wanted}
 
 
-def off(row: Row) -> float:
+def off(row: MeasuredCell) -> float:
     """Largest deviation of the bytes on any host's interface from the prediction, as a share of it."""
     return max(
         abs(row.interfaces[host][way] / row.predicted["interfaces"][host][way] - 1)
@@ -92,7 +94,7 @@ def name(cell: Cell) -> str:
     return f"{cell.ranks} ranks, {cell.servers} {cell.options['placement']} server{plural}"
 
 
-def table(rows: Sequence[Row]) -> list[str]:
+def table(rows: Sequence[MeasuredCell]) -> list[str]:
     """Predicted and measured, one line per cell, then the ratios to the ring of as many ranks."""
     lines = [
         f"{'':<32}{'predicted s':>12}{'measured s':>11}{'':>8}{'computing s':>12}{'bytes off by':>13}",
@@ -129,7 +131,7 @@ def formula(cell: Cell) -> float:
     return seconds[0] / seconds[1]
 
 
-def plot(rows: Sequence[Row], path: Path) -> None:
+def plot(rows: Sequence[MeasuredCell], path: Path) -> None:
     """Seconds per step against ranks, predicted (lines) and measured (points), and against servers."""
     import matplotlib
 
@@ -164,7 +166,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def _crossover(right: Any, four: Sequence[Row], ring: str) -> None:
+def _crossover(right: Any, four: Sequence[MeasuredCell], ring: str) -> None:
     """Seconds per step of four ranks against their servers, and of the ring."""
     separate = sorted(
         (r for r in four if r.cell.options.get("placement") == "separate"), key=lambda r: r.cell.servers

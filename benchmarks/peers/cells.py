@@ -8,7 +8,7 @@ from benchmarks.peers import starting
 from benchmarks.peers.job import PeerJob
 from jobs.testbed import Testbed
 from trainer.bench import hardware
-from trainer.bench.scaling.cells import Cell, Counters, Row
+from trainer.bench.scaling.cells import Cell, Counters, MeasuredCell
 from trainer.errors import CingulumError, ConfigError
 
 PREFIX = "peer:"
@@ -49,7 +49,7 @@ def measure(
     progress: Callable[[str], None],
     *,
     count: Callable[[], Counters] = dict,
-) -> Row:
+) -> MeasuredCell:
     """Time the steps of a cell whose strategy is `peer:...`.
 
     Args:
@@ -68,12 +68,12 @@ def measure(
     if not cell.strategy.startswith(PREFIX) or cell.train:
         raise ConfigError(f"Not a peer's cell: {cell.describe()}.")
     if cell.hosts and testbed is None:
-        return Row(cell, error="peers are measured on this host or on a testbed, not on other hosts")
+        return MeasuredCell(cell, error="peers are measured on this host or on a testbed, not on other hosts")
     counted: list[Counters] = []
     try:
         job = job_of(cell)
         if reason := starting.missing(job.peer):
-            return Row(cell, machine=hardware.here(), error=reason)
+            return MeasuredCell(cell, machine=hardware.here(), error=reason)
         found = starting.run(
             job,
             testbed=testbed,
@@ -82,8 +82,8 @@ def measure(
             after=lambda: counted.append(count()),
         )
     except CingulumError as error:
-        return Row(cell, machine=hardware.here(), error=str(error))
+        return MeasuredCell(cell, machine=hardware.here(), error=str(error))
     before, after = counted
-    row = Row.of_steps(cell, [rank["seconds"] for rank in found], before, after)
+    row = MeasuredCell.of_steps(cell, [rank["seconds"] for rank in found], before, after)
     progress(f"{cell.describe()}: measured {row.step_s['median']:.3f} s a step")
     return row

@@ -6,18 +6,20 @@ from benchmarks.peers import beside_step, cells
 from benchmarks.peers.starting import ENVIRONMENT, INSTALL, MODULES, TITLES
 from cingulum.bench import step
 from trainer.bench.loader import readers
-from trainer.bench.loader.readers import Kind
-from trainer.bench.scaling.variants import OTHERS, Other
+from trainer.bench.loader.readers import ReaderKind
+from trainer.bench.scaling.variants import OTHERS, OtherSystem
 
 _READERS = "benchmarks.peers.readers"
 _PYTHON = {"python": str(ENVIRONMENT / "bin" / "python"), "install": INSTALL}
 
 _KINDS = {
-    "tfrecord_gzip": Kind(
+    "tfrecord_gzip": ReaderKind(
         "TFRecord (gzip) + tf.data", f"{_READERS}.tfrecord", "GZIP", written_by=("tfrecord_gzip",)
     ),
-    "tfrecord": Kind("TFRecord (not compressed) + tf.data", f"{_READERS}.tfrecord", written_by=("tfrecord",)),
-    "monai_persistent": Kind(
+    "tfrecord": ReaderKind(
+        "TFRecord (not compressed) + tf.data", f"{_READERS}.tfrecord", written_by=("tfrecord",)
+    ),
+    "monai_persistent": ReaderKind(
         "MONAI PersistentDataset",
         f"{_READERS}.monai_sets",
         "persistent",
@@ -25,7 +27,7 @@ _KINDS = {
         written_by=("nibabel", "monai_persistent"),
         **_PYTHON,
     ),
-    "monai_cache": Kind(
+    "monai_cache": ReaderKind(
         "MONAI CacheDataset",
         f"{_READERS}.monai_sets",
         "cache",
@@ -34,8 +36,10 @@ _KINDS = {
         written_by=("nibabel",),
         **_PYTHON,
     ),
-    "mosaic": Kind("MosaicML Streaming", f"{_READERS}.mosaic_streaming", written_by=("mosaic",), **_PYTHON),
-    "zarr": Kind("Zarr (Blosc lz4)", f"{_READERS}.zarr_array", written_by=("zarr",), **_PYTHON),
+    "mosaic": ReaderKind(
+        "MosaicML Streaming", f"{_READERS}.mosaic_streaming", written_by=("mosaic",), **_PYTHON
+    ),
+    "zarr": ReaderKind("Zarr (Blosc lz4)", f"{_READERS}.zarr_array", written_by=("zarr",), **_PYTHON),
 }
 
 
@@ -45,5 +49,5 @@ def register() -> None:
         step.OTHERS.append(beside_step.Peers)
     for name in MODULES:
         has_servers = name == "tf-parameter-server"
-        OTHERS[f"{cells.PREFIX}{name}"] = Other(TITLES[name], has_servers, cells.job_of, cells.measure)
+        OTHERS[f"{cells.PREFIX}{name}"] = OtherSystem(TITLES[name], has_servers, cells.job_of, cells.measure)
     readers.KINDS.update(_KINDS)

@@ -78,9 +78,9 @@ def advise(
     measured = None if profile is None else Profile.read(profile)
     import_tensorflow()
     from trainer.profiling import advising
-    from trainer.profiling.subject import Asked
+    from trainer.profiling.subject import Scenario
 
-    asked = Asked(settings, hosts, strategy, batch_per_rank, group, measured, profiled_on)
+    asked = Scenario(settings, hosts, strategy, batch_per_rank, group, measured, profiled_on)
     found = advising.advise(
         asked, most=most, ranks=ranks, epochs=epochs, against=against, within_s=within, show=tell
     )

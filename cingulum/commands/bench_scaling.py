@@ -10,10 +10,10 @@ import typer
 from cingulum.commands.options import Measured, Size, Width
 
 if TYPE_CHECKING:
-    from trainer.bench.scaling.cells import Row
-    from trainer.bench.scaling.results import Results
+    from trainer.bench.scaling.cells import MeasuredCell
+    from trainer.bench.scaling.results import StudyResults
     from trainer.bench.scaling.study import Study
-    from trainer.bench.scaling.summary import Training
+    from trainer.bench.scaling.summary import TrainingCurve
 
 # The five networks that a study compares unless told otherwise; a U-Net puts a class on each voxel.
 NETWORKS = "vgg,resnet18,densenet121,resattnet18,unet3d"
@@ -85,7 +85,7 @@ def bench_scaling(
     import json
 
     from cingulum.bench.scaling import conduct
-    from trainer.bench.scaling.results import Results
+    from trainer.bench.scaling.results import StudyResults
     from trainer.bench.scaling.study import Study
     from trainer.errors import InputError
 
@@ -112,7 +112,7 @@ def bench_scaling(
     _check_words(study)
     if target_auc is not None and not epochs:
         raise InputError("--target-auc: nothing is trained.", cure="Add --epochs, such as --epochs 10.")
-    results = Results(out)
+    results = StudyResults(out)
     if dry_run:
         typer.echo(_told(study, results, retry=retry_failed))
         return 0
@@ -201,7 +201,7 @@ def _check_words(study: Study) -> None:
             raise ModelError(f"--size {study.size}: {name} needs {network.smallest} voxels an edge.")
 
 
-def _told(study: Study, results: Results, *, retry: bool) -> str:
+def _told(study: Study, results: StudyResults, *, retry: bool) -> str:
     """Describe what would be measured."""
     cells = study.cells()
     todo = results.missing(cells, retry=retry)
@@ -228,7 +228,7 @@ def _crowded(study: Study, most: int) -> list[str]:
     ]
 
 
-def _measured(study: Study, results: Results, *, retry: bool) -> list[Row]:
+def _measured(study: Study, results: StudyResults, *, retry: bool) -> list[MeasuredCell]:
     """Return all rows of the study, including those measured earlier.
 
     Raises:
@@ -265,7 +265,7 @@ def _measured(study: Study, results: Results, *, retry: bool) -> list[Row]:
     return [results.rows[key(cell)] for cell in study.cells()]
 
 
-def _outcome(study: Study, results: Results, target_auc: float | None) -> str:
+def _outcome(study: Study, results: StudyResults, target_auc: float | None) -> str:
     """Return a table, how long trainings take to a target where there is one, and the path of the page."""
     from trainer.bench.scaling.page import PAGE
     from trainer.bench.scaling.study import merged
@@ -286,7 +286,7 @@ def _outcome(study: Study, results: Results, target_auc: float | None) -> str:
     return "\n".join([*said, str(results.folder / PAGE)])
 
 
-def _reached(training: Training, target_auc: float) -> str:
+def _reached(training: TrainingCurve, target_auc: float) -> str:
     cell, seconds = training.row.cell, training.seconds_to("val_auc", target_auc)
     took = f"not in {cell.epochs} epochs" if seconds is None else f"{seconds:.1f} s"
     where = f"{cell.model}, {training.line.strategy}, {cell.ranks} ranks, {training.line.place}"

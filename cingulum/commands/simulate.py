@@ -76,9 +76,9 @@ def simulate(
     measured = None if profile is None else Profile.read(profile)
     import_tensorflow()
     from trainer.profiling import forecasts, growth, simulating, timeline
-    from trainer.profiling.subject import Asked
+    from trainer.profiling.subject import Scenario
 
-    asked = Asked(run, hosts, strategy, batch_per_rank, group, measured, profiled_on)
+    asked = Scenario(run, hosts, strategy, batch_per_rank, group, measured, profiled_on)
     found = simulating.simulate(asked, counts)
     # What was computed first: no drawing can keep it from being shown.
     if as_json:

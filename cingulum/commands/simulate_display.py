@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cingulum.commands import sizes
-from trainer.profiling.forecasts import Forecast, Refused, Simulation
+from trainer.profiling.forecasts import Forecast, RefusedForecast, Simulation
 
 _COLUMNS = ("step", "samples/s", "eff.", "sent", "memory", "epoch", "energy", "cost")
 _SHORT_S = 0.02
@@ -27,7 +27,7 @@ def show(found: Simulation) -> None:
         possible = [one for one in rows if isinstance(one, Forecast)]
         if possible:
             console.print(_table(possible))
-        for line in _refused([one for one in rows if isinstance(one, Refused)]):
+        for line in _refused([one for one in rows if isinstance(one, RefusedForecast)]):
             console.print(line)
     short = [one for one in found.rows if isinstance(one, Forecast) and one.step_s < _SHORT_S]
     if short and "estimated" in found.seconds_from:
@@ -60,7 +60,7 @@ def _table(rows: list[Forecast]) -> Table:
     return table
 
 
-def _refused(rows: list[Refused]) -> list[str]:
+def _refused(rows: list[RefusedForecast]) -> list[str]:
     """A line for each reason."""
     reasons: dict[str, list[str]] = {}
     for one in rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer.bench.scaling.cells import Cell, Row, key
+from trainer.bench.scaling.cells import Cell, MeasuredCell, key
 from trainer.bench.scaling.study import Study
 
 NETWORKS = ("vgg", "resnet18", "densenet121", "resattnet18", "unet3d")
@@ -39,15 +39,15 @@ def make_study(**changes: Any) -> Study:
     return Study(**{**given, **changes})
 
 
-def make_rows(study: Study) -> dict[str, Row]:
+def make_rows(study: Study) -> dict[str, MeasuredCell]:
     """Every cell succeeds, but those that reduce tensor by tensor."""
     return {key(cell): make_row(cell) for cell in study.cells()}
 
 
-def make_row(cell: Cell) -> Row:
+def make_row(cell: Cell) -> MeasuredCell:
     """A ring sends 2(n-1)/n M, one server n M; nothing overlaps."""
     if cell.options.get("reduction") == "per_tensor" and not cell.train:
-        return Row(cell, error="2 ranks: no 'ready' within 900 s.")
+        return MeasuredCell(cell, error="2 ranks: no 'ready' within 900 s.")
     if cell.train:
         loss = [1 / (epoch + 1) for epoch in range(cell.epochs)]
         curve = tuple(
@@ -56,7 +56,7 @@ def make_row(cell: Cell) -> Row:
         )
         behind = {str(n): 100 // (n + 1) for n in range(cell.ranks)}
         facts = {"staleness": {"updates": behind}} if cell.options.get("mode") == "async" else {}
-        return Row(cell, 10.0, curve=curve, facts=facts, machine={"cpu": "made up", "cores": 2})
+        return MeasuredCell(cell, 10.0, curve=curve, facts=facts, machine={"cpu": "made up", "cores": 2})
     compute = cell.rank_batch / SPEEDS[cell.model]
     n, size = cell.ranks, 4 * PARAMETERS
     crossing = (
@@ -65,7 +65,7 @@ def make_row(cell: Cell) -> Row:
     wire = crossing / BYTES_PER_S if cell.hosts > 1 else 0.0
     step = compute + wire
     host = {"sent": crossing * 1.04, "received": crossing * 1.03}
-    return Row(
+    return MeasuredCell(
         cell,
         samples_per_second=cell.global_batch / step,
         step_s={"median": step, "min": step * 0.9, "max": step * 1.3},

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from trainer.planning.placement import balance, shares, ways
-from trainer.planning.placement.balance import Measured
+from trainer.planning.placement.balance import RankSpeeds
 from trainer.planning.placement.operations import Network, Operation, Reading
 from trainer.planning.placement.windows import Pointwise
 from trainer.planning.profile import Device, ProfiledLink
@@ -42,7 +42,7 @@ def network():
 
 def measured(*seconds, links=(None, FAST, SLOW)):
     devices = tuple(Device(host=f"n{i}", name="CPU", threads=1) for i in range(len(seconds)))
-    return Measured(devices=devices, seconds_per_gflop=seconds, links=tuple(links)[: len(seconds)])
+    return RankSpeeds(devices=devices, seconds_per_gflop=seconds, links=tuple(links)[: len(seconds)])
 
 
 def channels(layouts, name, ranks):
@@ -59,8 +59,8 @@ def test_a_slow_link_takes_filters_from_its_rank_and_the_input_that_every_rank_r
     found = balance.splits(network(), unequal, "bandwidth", master=True)
     assert found["conv1"][2] < found["conv1"][1] <= found["conv1"][0]
     of_input, of_map = (balance.costs(network(), network()[name], unequal, master=True) for name in found)
-    assert of_input[0] == shares.Cost(0.0, 1e-4, 0.0)
-    assert of_input[2] == shares.Cost(2e-3, 1e-4, 2 * (2 * 64 * 4) / 1e6)
+    assert of_input[0] == shares.FilterCost(0.0, 1e-4, 0.0)
+    assert of_input[2] == shares.FilterCost(2e-3, 1e-4, 2 * (2 * 64 * 4) / 1e6)
     assert of_map[2].fixed_s == pytest.approx(4e-3 + 2 * (2 * 64 * 10 * 4) / 1e6)
 
 
@@ -68,7 +68,7 @@ def test_without_a_master_the_first_rank_has_a_link_too_and_sends_to_all_others(
     first = balance.costs(network(), network()["conv1"], measured(0.1, 0.1, 0.1), master=False)[0]
     assert first.link_s == pytest.approx(2 * 2 * (2 * 64 * 4) / 1e9)
     alone = balance.costs(network(), network()["conv1"], measured(0.1), master=False)
-    assert alone == [shares.Cost(0.0, 1e-4, 0.0)]
+    assert alone == [shares.FilterCost(0.0, 1e-4, 0.0)]
 
 
 @pytest.mark.parametrize("master", [True, False])
@@ -104,11 +104,11 @@ def test_of_several_replicas_the_slowest_device_and_link_count():
 
 def test_what_was_measured_goes_through_json_and_back_and_is_checked():
     one = measured(0.1, 1 / 3)
-    assert Measured.model_validate_json(one.model_dump_json()) == one
+    assert RankSpeeds.model_validate_json(one.model_dump_json()) == one
     tree = json.loads(one.model_dump_json())
     for wrong in ({"seconds_per_gflop": [0.0, 1.0]}, {"links": [None]}, {"speed": 1}):
         with pytest.raises(ValidationError):
-            Measured.model_validate_json(json.dumps({**tree, **wrong}))
+            RankSpeeds.model_validate_json(json.dumps({**tree, **wrong}))
 
 
 def test_samples_of_the_network_decide_what_crosses():

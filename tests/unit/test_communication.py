@@ -27,8 +27,8 @@ def test_a_ring_sends_two_n_minus_1_over_n_of_the_gradients(n, algorithm):
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_one_server_takes_n_squared_over_2_n_minus_1_of_the_ring(n):
     server = bare(costs.servers([M], n), n + 1)
-    assert server.interfaces[n] == costs.Traffic(n * M, n * M)
-    assert server.interfaces[:n] == (costs.Traffic(M, M),) * n
+    assert server.interfaces[n] == costs.InterfaceBytes(n * M, n * M)
+    assert server.interfaces[:n] == (costs.InterfaceBytes(M, M),) * n
     assert server.seconds == pytest.approx(n * M / B)
     ring = bare(costs.reduction("ring", M, n), n)
     assert server.seconds / ring.seconds == pytest.approx(n**2 / (2 * (n - 1)))
@@ -44,7 +44,7 @@ def test_as_many_colocated_servers_as_workers_cost_what_the_ring_costs():
 
 def test_a_colocated_server_is_spared_its_own_worker():
     found = bare(costs.servers([M], 4, colocated=True), 4)
-    assert found.interfaces == (costs.Traffic(3 * M, 3 * M), *(costs.Traffic(M, M),) * 3)
+    assert found.interfaces == (costs.InterfaceBytes(3 * M, 3 * M), *(costs.InterfaceBytes(M, M),) * 3)
     assert bare(costs.servers([M], 1, colocated=True), 1).seconds == 0
 
 
@@ -102,17 +102,17 @@ def test_the_busiest_rank_of_each_route(ranks, sent):
 
 def test_ranks_of_one_host_share_its_link():
     found = costs.predict(costs.reduction("ring", M, 4), (0, 0, 1, 1), bytes_per_second=B, frames=costs.BARE)
-    assert found.interfaces == (costs.Traffic(1.5 * M, 1.5 * M),) * 2
+    assert found.interfaces == (costs.InterfaceBytes(1.5 * M, 1.5 * M),) * 2
     one_host = costs.predict(costs.reduction("ring", M, 4), (0,) * 4, bytes_per_second=B)
-    assert one_host == costs.Prediction((costs.Traffic(),), 0.0)
+    assert one_host == costs.Prediction((costs.InterfaceBytes(),), 0.0)
 
 
 def test_frames_have_headers_and_every_second_one_an_answer():
     # As counted on a testbed's link: 12.5 MB of payload were 13.07 MB in 8641 frames, with 4326 answers.
-    found = costs.ETHERNET.on_wire(costs.Traffic(sent=12.5e6))
+    found = costs.ETHERNET.on_wire(costs.InterfaceBytes(sent=12.5e6))
     assert found.sent == pytest.approx(12.5e6 / 1448 * 1514)
     assert found.received == pytest.approx(12.5e6 / 1448 / 2 * 66)
-    both = costs.ETHERNET.on_wire(costs.Traffic(12.5e6, 12.5e6))
+    both = costs.ETHERNET.on_wire(costs.InterfaceBytes(12.5e6, 12.5e6))
     assert both.sent == both.received == pytest.approx(found.sent)  # data carries the answers
 
 

@@ -10,14 +10,14 @@ from wording import fails_with
 
 from trainer.errors import ConfigError
 from trainer.planning.placement.boxes import Box, subtract, whole
-from trainer.planning.placement.exchanges import Exchange, exchange
+from trainer.planning.placement.exchanges import Redistribution, exchange
 from trainer.planning.placement.layouts import Layout, Piece, cut, grid, layout, replicated
 from trainer.planning.placement.windows import Sliding
 
 Values = dict[Piece, np.ndarray]
 
 
-def forward(plan: Exchange, x: Values) -> Values:
+def forward(plan: Redistribution, x: Values) -> Values:
     found = {piece: np.zeros(piece.box.shape) for piece in plan.need.pieces}
     for move in plan.moves:
         found[move.target][move.box.slices_in(move.target.box)] += x[move.source][
@@ -26,7 +26,7 @@ def forward(plan: Exchange, x: Values) -> Values:
     return found
 
 
-def adjoint(plan: Exchange, y: Values) -> Values:
+def adjoint(plan: Redistribution, y: Values) -> Values:
     found = {piece: np.zeros(piece.box.shape) for piece in plan.have.pieces}
     for move in plan.moves:
         found[move.source][move.box.slices_in(move.source.box)] += y[move.target][

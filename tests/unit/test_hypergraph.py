@@ -19,7 +19,7 @@ from trainer.planning.hypergraph.nets import hypergraph
 from trainer.planning.hypergraph.planning import uniform
 from trainer.planning.hypergraph.search import Search
 from trainer.planning.hypergraph.traffic import Traffic
-from trainer.planning.hypergraph.wanted import Wanted
+from trainer.planning.hypergraph.wanted import PartitionGoal
 from trainer.planning.placement import checking
 from trainer.planning.placement.listing import task_lists
 from trainer.planning.placement.tasks import Send
@@ -125,7 +125,7 @@ def test_a_mapping_onto_links_is_looked_at(monkeypatch):
     monkeypatch.setattr(
         judging, "judged", lambda label, *rest: (labels.append(label), judged(label, *rest))[1]
     )
-    planning.plan(network, 4, Wanted("time", granularity=2), profile=two_hosts(network))
+    planning.plan(network, 4, PartitionGoal("time", granularity=2), profile=two_hosts(network))
     assert any(label.startswith("mapping of ") for label in labels)
 
 
@@ -172,7 +172,7 @@ def test_the_search_changes_runs_of_layers_where_one_alone_would_lose():
 )
 def test_a_plan_is_never_worse_than_a_way_that_follows_one_rule(ranks, objective, balance):
     network = resnet(samples=2, width=12)
-    found = planning.plan(network, ranks, Wanted(objective, balance))
+    found = planning.plan(network, ranks, PartitionGoal(objective, balance))
     assert {"spatial", "filters", "filters, master", "layers"} <= {one.label for one in found.uniform}
     best = found.best
     placement = place(network, best.layouts)
@@ -201,7 +201,7 @@ def test_a_plan_for_time_looks_at_all_that_plans_for_volume_do(monkeypatch):
 
     monkeypatch.setattr(judging, "judged", noted)
     best = []
-    for wanted in (Wanted("time"), Wanted("volume")):
+    for wanted in (PartitionGoal("time"), PartitionGoal("volume")):
         looked_at.append([])
         best.append(planning.plan(network, 2, wanted).best)
     assert all(divided in looked_at[0] for divided in looked_at[1])
@@ -211,8 +211,8 @@ def test_a_plan_for_time_looks_at_all_that_plans_for_volume_do(monkeypatch):
 @pytest.mark.deep
 def test_every_layer_is_balanced_where_that_is_asked_for_and_no_rank_has_more_where_not():
     network = resnet(width=16)
-    layers = planning.plan(network, 2, Wanted("volume", "layers")).best
-    total = planning.plan(network, 2, Wanted("volume", "total")).best
+    layers = planning.plan(network, 2, PartitionGoal("volume", "layers")).best
+    total = planning.plan(network, 2, PartitionGoal("volume", "total")).best
     assert layers.layer_imbalance <= 0.1 and total.imbalance <= 0.1 < total.layer_imbalance
     assert total.volume < layers.volume
 

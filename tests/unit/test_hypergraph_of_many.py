@@ -14,7 +14,7 @@ from trainer.planning.hypergraph.choices import cuts
 from trainer.planning.hypergraph.groups import groups
 from trainer.planning.hypergraph.nets import hypergraph
 from trainer.planning.hypergraph.planning import Estimates, uniform
-from trainer.planning.hypergraph.wanted import Wanted
+from trainer.planning.hypergraph.wanted import PartitionGoal
 from trainer.strategies.placed.reading import read
 
 
@@ -42,7 +42,7 @@ def test_a_plan_of_many_ranks_is_no_worse_than_a_rule_and_its_bytes_are_those_of
     network, ranks = read(models.build("tiny", (16, 16, 16, 1), 2), 1), 12
     monkeypatch.setattr(judging, "MOST_LISTED", 8)
     monkeypatch.setattr("trainer.planning.hypergraph.candidates.MOST_LISTED", 8)
-    wanted = Wanted(objective, balance, imbalance=0.5)
+    wanted = PartitionGoal(objective, balance, imbalance=0.5)
     found = planning.plan(network, ranks, wanted)
     worth = [planning._worth(one, wanted) for one in (found.best, *found.uniform)]
     assert min(worth) == worth[0]
@@ -76,6 +76,6 @@ def test_cuts_over_fewer_ranks_leave_out_the_others():
 
 def test_too_little_to_divide_is_refused_with_how_many_ranks_it_is_enough_for():
     with fails_with(ConfigError) as caught:
-        planning.plan(small(samples=1), 100, Wanted())
+        planning.plan(small(samples=1), 100, PartitionGoal())
     assert "32 ranks or fewer" in caught.value.cure
     assert nested.most_parts([(7,)], 100) == 7

@@ -13,7 +13,7 @@ from wording import fails_with
 from trainer import config as configuration
 from trainer.errors import ConfigError
 from trainer.planning.hypergraph import explaining, planning
-from trainer.planning.hypergraph.wanted import Wanted
+from trainer.planning.hypergraph.wanted import PartitionGoal
 from trainer.planning.placement.plan_file import PlanFile
 from trainer.planning.placement.units import place
 from trainer.report import reasons
@@ -21,7 +21,7 @@ from trainer.strategies import registry
 from trainer.strategies.placed.hypergraph_plan import Decided, decided_in
 
 NETWORK = small(samples=4)
-FOUND = planning.plan(NETWORK, 2, Wanted("volume", imbalance=0.3))
+FOUND = planning.plan(NETWORK, 2, PartitionGoal("volume", imbalance=0.3))
 FILE = PlanFile.of(place(NETWORK, FOUND.best.layouts), name="small", strategy="hypergraph", ranks=2)
 TOLD = {
     "asked": {"objective": "volume"},
@@ -56,7 +56,7 @@ def test_each_run_of_layers_is_told_with_what_it_sends_and_the_best_other_cut():
     rows = explaining.rows(NETWORK, FOUND.best.layouts, 2)
     assert sum(row.count for row in rows) == 2
     assert sum(sum(row.bytes.values()) for row in rows) == FOUND.best.volume
-    whole = planning.plan(NETWORK, 1, Wanted("volume")).best
+    whole = planning.plan(NETWORK, 1, PartitionGoal("volume")).best
     assert [row.cut for row in explaining.rows(NETWORK, whole.layouts, 1)] == ["whole on rank 0"]
 
 

@@ -16,7 +16,7 @@ from trainer.errors import RunError
 from trainer.telemetry import marks, parts, pipeline, records, trace
 from trainer.telemetry.facts import Facts
 from trainer.telemetry.intervals import Interval, StepIntervals, Transfer, spent, transfers
-from trainer.telemetry.marks import Call, Layout
+from trainer.telemetry.marks import Call, MarkLayout
 from trainer.telemetry.records import RunTelemetry
 from trainer.telemetry.verdict import verdict
 
@@ -90,12 +90,12 @@ def test_clocks_that_differ_a_little_still_add_up():
     assert sum(getattr(found, part) for part in records.PARTS) == pytest.approx(found.seconds)
 
 
-LAYOUT = Layout(forward=(True, False), backward=(), buckets=(600, 200))
+LAYOUT = MarkLayout(forward=(True, False), backward=(), buckets=(600, 200))
 # Start, forward and backward end; batch norm leaves and returns; two buckets.
 MARKS = (10.0, 12.0, 15.0, 10.5, 11.0, 13.0, 14.0, 14.5, 16.0)
 
 
-def of_call(*stamps: float, layout: Layout = LAYOUT, ended: float = 16.25) -> set[Interval]:
+def of_call(*stamps: float, layout: MarkLayout = LAYOUT, ended: float = 16.25) -> set[Interval]:
     return set(marks.intervals(Call(layout, np.array(stamps), ended)))
 
 
@@ -112,22 +112,22 @@ def test_a_bucket_of_an_earlier_call_does_not_count(older):
 
 def test_waiting_counts_only_while_nothing_leaves_or_returns():
     # One branch leaves at 1, the other computes until 3 and leaves; the first returns at 4, the second at 9.
-    layout = Layout(forward=(True, False, True, False))
+    layout = MarkLayout(forward=(True, False, True, False))
     found = of_call(0.0, 10.0, 12.0, 1.0, 4.0, 3.0, 9.0, layout=layout)
     assert [one for one in found if one.kind == "statistics"] == [Interval("statistics", 3.0, 4.0)]
 
 
 def test_a_rank_that_reads_no_input_begins_with_its_first_message():
     """Nothing waits for its timestamp of the start, which TensorFlow takes at the end."""
-    layout, stamps = Layout(chunks=(("forward", 0), ("backward", 0))), (9.0, 8.0, 8.5, 4.0, 7.0)
+    layout, stamps = MarkLayout(chunks=(("forward", 0), ("backward", 0))), (9.0, 8.0, 8.5, 4.0, 7.0)
     found = set(marks.intervals(Call(layout, np.array(stamps), 9.5, 3.0)))
     assert {Interval("forward", 3.0, 4.0, micro=0), Interval("backward", 4.0, 7.0, micro=0)} <= found
-    whole = set(marks.intervals(Call(Layout(), np.array((9.0, 8.0, 8.5)), 9.5, 3.0)))
+    whole = set(marks.intervals(Call(MarkLayout(), np.array((9.0, 8.0, 8.5)), 9.5, 3.0)))
     assert Interval("forward", 3.0, 8.0) in whole
 
 
 def test_a_pass_whose_timestamp_came_late_ends_before_the_next_one():
-    layout = Layout(chunks=(("forward", 0), ("backward", 0), ("forward", 1), ("backward", 1)))
+    layout = MarkLayout(chunks=(("forward", 0), ("backward", 0), ("forward", 1), ("backward", 1)))
     ends = (3.0, 2.0, 4.0, 6.5)  # and the whole backward pass at 6
     found = marks.intervals(Call(layout, np.array((1.0, 3.5, 6.0, *ends)), 7.0))
     passes = [(one.kind, one.start, one.end) for one in found if one.micro is not None]

@@ -10,7 +10,7 @@ from cingulum.bench.loader.processes import ReaderProcess
 from trainer.bench.loader import figures, page_cache, worker
 from trainer.bench.loader.checking import Epoch, Source, WrongVolumes, marked, sampled
 from trainer.bench.loader.job import LoaderJob
-from trainer.bench.loader.readers import KINDS, Kind
+from trainer.bench.loader.readers import KINDS, ReaderKind
 from trainer.errors import InputError, WorldError
 
 SIZE = 16
@@ -120,7 +120,7 @@ def test_ratios_are_those_within_a_repeat_and_the_peer_is_the_fastest_by_its_med
 
 
 def test_what_is_kept_in_memory_is_compared_with_our_own_memory_and_the_worse_ratio_counts(monkeypatch):
-    monkeypatch.setitem(KINDS, "monai_cache", Kind("MONAI CacheDataset", "no.module", memory=True))
+    monkeypatch.setitem(KINDS, "monai_cache", ReaderKind("MONAI CacheDataset", "no.module", memory=True))
     speeds = {"ours": [90.0], "limit": [100.0], "h5py": [60.0], "monai_cache": [200.0]}
     assert figures.ratios(speeds)["best_peer_ratio"] == 90 / 200
     found = figures.ratios({**speeds, "ours_memory": [400.0]})
@@ -203,7 +203,7 @@ def test_what_cannot_be_measured_is_told(option, value, said):
 
 
 def test_a_study_says_which_readers_are_not_installed(monkeypatch):
-    kind = Kind("Zarr", "no.module", python="/nowhere/python", install="make bench-peers")
+    kind = ReaderKind("Zarr", "no.module", python="/nowhere/python", install="make bench-peers")
     monkeypatch.setitem(KINDS, "zarr", kind)
     study = studies.checked(**{**OPTIONS, "readers": ["h5py", "zarr"]})
     lines = studies.told(study, sweeping=False).splitlines()

@@ -18,7 +18,7 @@ from trainer.planning.hypergraph.candidates import tilings
 from trainer.planning.hypergraph.groups import groups
 from trainer.planning.hypergraph.nets import hypergraph
 from trainer.planning.hypergraph.partitioner import Partitioner, PartitionError
-from trainer.planning.hypergraph.wanted import Wanted
+from trainer.planning.hypergraph.wanted import PartitionGoal
 from trainer.strategies.placed.reading import read
 
 NETWORK = small(samples=4)
@@ -168,7 +168,7 @@ def test_a_plan_is_made_without_the_partitions_that_cannot_be_had(monkeypatch, t
     program = answering(tmp_path, "os.kill(os.getpid(), signal.SIGSEGV)")
     monkeypatch.setattr(candidates, "Partitioner", lambda: Partitioner(program=program))
     network = read(models.build("tiny", (16, 16, 16, 1), 2, width=4), 1)
-    found = planning.plan(network, 4, Wanted("time", granularity=2), profile=two_hosts(network))
+    found = planning.plan(network, 4, PartitionGoal("time", granularity=2), profile=two_hosts(network))
     assert found.best.step_s <= min(one.step_s for one in found.uniform)
     assert any(one.startswith("partition of ") for one in found.left_out)
     assert all(one.endswith(": it ended with SIGSEGV") for one in found.left_out)

@@ -12,7 +12,7 @@ from trainer.errors import RunError
 from trainer.planning import links
 from trainer.planning.communication import ALGORITHMS, Flow, reduction
 from trainer.planning.exchange import Exchange
-from trainer.planning.links import Link, Timed
+from trainer.planning.links import HostLink, Timed
 from trainer.ranks import world as worlds
 from trainer.strategies import data_plan
 from trainer.strategies.servers import layout
@@ -21,7 +21,7 @@ from trainer.telemetry.intervals import Transfer
 from trainer.telemetry.prediction import RunPrediction
 from trainer.telemetry.records import HostEpoch, RunTelemetry, Step
 
-LINK = Link(0.001, 1e6)
+LINK = HostLink(0.001, 1e6)
 
 
 @pytest.mark.parametrize("hosts", [("a", "a"), ("a", "b"), ("a", "a", "b", "b"), ("a", "b", "c")])
@@ -35,7 +35,7 @@ def test_a_link_is_found_again_from_the_all_reduces_that_it_would_time(algorithm
 
 
 def test_a_large_all_reduce_that_was_no_slower_gives_a_rate_alone():
-    assert links.fit([Timed(4096, 0.5), Timed(2**20, 0.5)], "ring", "ab") == Link(0.0, 2**20 / 0.5)
+    assert links.fit([Timed(4096, 0.5), Timed(2**20, 0.5)], "ring", "ab") == HostLink(0.0, 2**20 / 0.5)
 
 
 def test_sizes_that_would_take_too_long_are_left_out():
@@ -121,7 +121,7 @@ def test_a_link_to_servers_on_a_host_of_their_own_is_not_that_between_ranks_of_o
 
 def test_the_latency_of_servers_is_half_of_an_order_and_its_answer():
     found = of_data(round_trip_s=0.01)
-    assert found.link == pytest.approx(Link(0.005, 1e6))
+    assert found.link == pytest.approx(HostLink(0.005, 1e6))
 
 
 def test_a_step_is_the_slowest_rank_and_what_it_still_waits():

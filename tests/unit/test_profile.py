@@ -12,7 +12,7 @@ from wording import fails_with
 from trainer.errors import InputError
 from trainer.planning import links
 from trainer.planning.kept_files import MOST_BYTES
-from trainer.planning.links import Link, Timed
+from trainer.planning.links import HostLink, Timed
 from trainer.planning.placement.operations import Operation, Reading, Weight
 from trainer.planning.placement.windows import Sliding
 from trainer.planning.profile import Profile
@@ -64,7 +64,7 @@ def test_seconds_are_looked_up_by_operation_and_rank_and_grow_with_the_batch():
     assert profile.backward_s("first", 0) == 0.5 and profile.backward_s("first", 0, batch=8) == 1.0
     assert profile.update_s(0, 500) == 0.25
     assert profile.step_s(1) == 2 * (0.5 + 1.0) + 0.25
-    assert profile.link(0, 1) == Link(0.001, 1e6) and profile.link(1, 0) == Link(0.002, 1e6)
+    assert profile.link(0, 1) == HostLink(0.001, 1e6) and profile.link(1, 0) == HostLink(0.002, 1e6)
     with pytest.raises(ValueError, match="no link to itself"):
         profile.link(1, 1)
     with fails_with(InputError):
@@ -145,8 +145,8 @@ def test_operations_are_equal_whatever_their_names_and_first_values_and_nothing_
 
 def test_a_link_is_found_again_from_round_trips():
     timed = [Timed(size, 2 * 0.001 + size / 1e6) for size in (4096, 65_536, 2**20)]
-    assert links.of_round_trips(timed) == pytest.approx(Link(0.001, 1e6))
-    assert links.of_round_trips([Timed(4096, 0.5), Timed(2**20, 0.5)]) == Link(0.0, 2**20 / 0.5)
+    assert links.of_round_trips(timed) == pytest.approx(HostLink(0.001, 1e6))
+    assert links.of_round_trips([Timed(4096, 0.5), Timed(2**20, 0.5)]) == HostLink(0.0, 2**20 / 0.5)
 
 
 def test_of_many_ranks_one_pair_of_each_two_hosts_is_measured():

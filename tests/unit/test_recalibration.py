@@ -12,7 +12,7 @@ from wording import fails_with
 
 from trainer import config
 from trainer.errors import ConfigError
-from trainer.planning.placement.balance import Measured
+from trainer.planning.placement.balance import RankSpeeds
 from trainer.planning.profile import Device
 from trainer.ranks.world import World
 from trainer.strategies.placed import calibration, recalibration
@@ -23,9 +23,9 @@ HEAD = "name: one\ndata: {shards: s}\n"
 FILTERS = ["train.strategy=filters", "train.strategy.recalibrate_every=5"]
 
 
-def measured(*seconds: float) -> Measured:
+def measured(*seconds: float) -> RankSpeeds:
     devices = tuple(Device(host=f"n{i}", name="CPU", threads=1) for i in range(len(seconds)))
-    return Measured(devices=devices, seconds_per_gflop=seconds, links=(None,) * len(seconds))
+    return RankSpeeds(devices=devices, seconds_per_gflop=seconds, links=(None,) * len(seconds))
 
 
 DEVICES = measured(1.0, 1.0).devices

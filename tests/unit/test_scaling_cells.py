@@ -4,10 +4,10 @@ import pytest
 from wording import fails_with
 
 from cingulum.bench.scaling.training import strategy_settings
-from trainer.bench.scaling.cells import Cell, Row, key
+from trainer.bench.scaling.cells import Cell, MeasuredCell, key
 from trainer.bench.scaling.study import Study, merged
-from trainer.bench.scaling.summary import Training
-from trainer.bench.scaling.variants import OTHERS, Other, variant
+from trainer.bench.scaling.summary import TrainingCurve
+from trainer.bench.scaling.variants import OTHERS, OtherSystem, variant
 from trainer.errors import ConfigError, InputError
 
 
@@ -48,11 +48,11 @@ def test_equal_cells_have_equal_keys_and_every_field_counts():
 
 
 def test_a_row_comes_back_from_its_line():
-    row = Row(Cell("tiny"), 3.5, {"median": 1.0}, curve=({"seconds": 1.0},), error=None)
-    assert Row.from_json(row.to_json()) == row
+    row = MeasuredCell(Cell("tiny"), 3.5, {"median": 1.0}, curve=({"seconds": 1.0},), error=None)
+    assert MeasuredCell.from_json(row.to_json()) == row
     for line in ("", "{", "[]", '{"key": 1}', row.to_json().replace('"servers"', '"waiters"')):
         with pytest.raises(ValueError, match=r"no row of a study|Expecting"):
-            Row.from_json(line)
+            MeasuredCell.from_json(line)
 
 
 def test_a_product_has_each_cell_once_and_repeats_in_turn():
@@ -81,7 +81,7 @@ def test_a_product_has_each_cell_once_and_repeats_in_turn():
 
 
 def test_what_is_compared_is_timed_only_and_asynchronous_servers_are_trained_only(monkeypatch):
-    monkeypatch.setitem(OTHERS, "peer:ddp", Other("PyTorch DDP (gloo)", False, print, print))
+    monkeypatch.setitem(OTHERS, "peer:ddp", OtherSystem("PyTorch DDP (gloo)", False, print, print))
     words = ("peer:ddp", "parameter-server/mode=async")
     found = Study(models=("tiny",), ranks=(2,), strategies=words, batch=4, epochs=1).cells()
     assert {(cell.strategy, cell.train) for cell in found} == {
@@ -153,6 +153,6 @@ def test_strategies_that_divide_the_network_are_trained_and_not_timed(name):
 
 def test_time_to_a_target_is_that_of_the_first_epoch_that_reaches_it():
     curve = tuple({"seconds": 2.0 * n, "val_auc": auc} for n, auc in enumerate((0.5, 0.9, 0.8), start=1))
-    training = Training(None, Row(Cell("tiny", epochs=3), curve=curve))
+    training = TrainingCurve(None, MeasuredCell(Cell("tiny", epochs=3), curve=curve))
     assert [training.seconds_to("val_auc", target) for target in (0.5, 0.85, 0.95)] == [2.0, 4.0, None]
     assert training.seconds_to("val_dice", 0.1) is None

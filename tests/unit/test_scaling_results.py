@@ -6,8 +6,8 @@ from made_up_study import make_row, make_study
 from wording import fails_with
 
 from cingulum.bench.scaling import conduct
-from trainer.bench.scaling.cells import Cell, Row, key
-from trainer.bench.scaling.results import ROWS, Results, read
+from trainer.bench.scaling.cells import Cell, MeasuredCell, key
+from trainer.bench.scaling.results import ROWS, StudyResults, read
 from trainer.errors import InputError, WorldError
 
 SMALL = {"models": ("vgg",), "ranks": (1, 2), "strategies": ("data",), "hosts": (0,), "bandwidths": (None,)}
@@ -23,13 +23,13 @@ def never(cell, testbed, progress, *, hosts=None):
 
 
 def go(study, folder, measure, *, retry=False):
-    with Results(folder) as results:
+    with StudyResults(folder) as results:
         return conduct.conduct(study, results, retry=retry, measure=measure, train=measure)
 
 
 def test_a_line_that_was_cut_short_is_dropped_and_its_cell_is_missing(tmp_path):
-    rows = [Row(Cell("tiny", ranks=n), float(n)) for n in (1, 2, 4)]
-    with Results(tmp_path) as results:
+    rows = [MeasuredCell(Cell("tiny", ranks=n), float(n)) for n in (1, 2, 4)]
+    with StudyResults(tmp_path) as results:
         for row in rows:
             results.add(row)
     path = tmp_path / ROWS
@@ -39,33 +39,35 @@ def test_a_line_that_was_cut_short_is_dropped_and_its_cell_is_missing(tmp_path):
         complete = whole[:cut].count(b"\n")
         found, unreadable = read(tmp_path)
         assert (list(found.values()), unreadable) == (rows[:complete], 0)
-    with Results(tmp_path) as results:  # the last byte, a newline, is missing
+    with StudyResults(tmp_path) as results:  # the last byte, a newline, is missing
         assert results.missing(tuple(row.cell for row in rows), retry=False) == [rows[2].cell]
         results.add(rows[2])
     assert path.read_bytes() == whole
 
 
 def test_a_line_that_cannot_be_read_costs_its_cell_only(tmp_path):
-    with Results(tmp_path) as results:
-        results.add(Row(Cell("tiny")))
+    with StudyResults(tmp_path) as results:
+        results.add(MeasuredCell(Cell("tiny")))
     (tmp_path / ROWS).write_bytes(b"\xff\n[]\n" + (tmp_path / ROWS).read_bytes())
     found, unreadable = read(tmp_path)
     assert (list(found), unreadable) == ([key(Cell("tiny"))], 2)
 
 
 def test_of_two_rows_of_a_cell_the_last_counts(tmp_path):
-    with Results(tmp_path) as results:
-        results.add(Row(Cell("tiny"), error="no"))
+    with StudyResults(tmp_path) as results:
+        results.add(MeasuredCell(Cell("tiny"), error="no"))
         assert results.missing((Cell("tiny"),), retry=True) == [Cell("tiny")]
-        results.add(Row(Cell("tiny"), 2.0))
+        results.add(MeasuredCell(Cell("tiny"), 2.0))
         assert results.missing((Cell("tiny"),), retry=True) == []
     assert read(tmp_path)[0][key(Cell("tiny"))].samples_per_second == 2.0
 
 
 def test_two_studies_cannot_write_to_one_folder(tmp_path):
-    line = "import sys; from trainer.bench.scaling.results import Results; Results(sys.argv[1]).__enter__()"
-    line = line.replace("sys.argv[1]", "__import__('pathlib').Path(sys.argv[1])")
-    with Results(tmp_path):
+    line = (
+        "import pathlib, sys; from trainer.bench.scaling.results import StudyResults; "
+        "StudyResults(pathlib.Path(sys.argv[1])).__enter__()"
+    )
+    with StudyResults(tmp_path):
         said = subprocess.run([sys.executable, "-c", line, str(tmp_path)], capture_output=True, text=True)
     assert "InputError" in said.stderr and "another study is being measured" in said.stderr
 

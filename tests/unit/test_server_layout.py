@@ -10,7 +10,7 @@ from trainer.config import parse
 from trainer.config.strategy import ServerConfig
 from trainer.errors import ConfigError
 from trainer.ranks.members import Members
-from trainer.strategies.servers.layout import Piece, bundles, bytes_per_server, layout, message_bytes
+from trainer.strategies.servers.layout import ServerPiece, bundles, bytes_per_server, layout, message_bytes
 
 SIZES = (1000, 8, 30000, 64, 7, 512, 10)
 
@@ -35,9 +35,9 @@ def test_shares_differ_by_less_than_a_sixteenth(servers):
 
 def test_the_largest_goes_to_the_server_that_has_least():
     assert layout((4, 10, 6), 2, piece_bytes=100, whole=True) == (
-        Piece(0, 0, 4, 1),
-        Piece(1, 0, 10, 0),
-        Piece(2, 0, 6, 1),
+        ServerPiece(0, 0, 4, 1),
+        ServerPiece(1, 0, 10, 0),
+        ServerPiece(2, 0, 6, 1),
     )
 
 

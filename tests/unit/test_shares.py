@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.planning.placement import shares
-from trainer.planning.placement.shares import Cost
+from trainer.planning.placement.shares import FilterCost
 
 SECONDS = st.floats(0, 10) | st.integers(0, 4).map(float)
-COSTS = st.lists(st.builds(Cost, SECONDS, SECONDS, SECONDS), min_size=1, max_size=4)
+COSTS = st.lists(st.builds(FilterCost, SECONDS, SECONDS, SECONDS), min_size=1, max_size=4)
 
 
 def all_splits(filters: int, ranks: int) -> list[tuple[int, ...]]:
@@ -39,7 +39,7 @@ def test_the_fastest_split_is_never_worse_than_an_equal_or_proportional_one(filt
 @given(st.integers(0, 3000), st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))
 def test_without_links_the_fastest_split_is_proportional_but_for_a_filter(filters, seconds):
     # One filter of the slowest rank is what rounding can cost.
-    costs = [Cost(0.0, one, 0.0) for one in seconds]
+    costs = [FilterCost(0.0, one, 0.0) for one in seconds]
     proportional = shares.by_speed(filters, seconds)
     assert sum(proportional) == filters
     exact = filters / sum(1 / one for one in seconds)
@@ -49,12 +49,12 @@ def test_without_links_the_fastest_split_is_proportional_but_for_a_filter(filter
 
 def test_a_device_of_half_the_speed_gets_half_the_filters():
     assert shares.by_speed(70, [1.0, 2.0, 4.0]) == (40, 20, 10)
-    assert shares.fastest(70, [Cost(0, 1, 0), Cost(0, 2, 0), Cost(0, 4, 0)]) == (40, 20, 10)
+    assert shares.fastest(70, [FilterCost(0, 1, 0), FilterCost(0, 2, 0), FilterCost(0, 4, 0)]) == (40, 20, 10)
 
 
 def test_a_rank_behind_a_slow_link_gets_fewer_and_one_that_is_not_worth_its_input_none():
-    assert shares.fastest(30, [Cost(0, 1, 0), Cost(0, 1, 1)]) == (20, 10)
-    assert shares.fastest(30, [Cost(0, 1, 0), Cost(31, 1, 0)]) == (30, 0)
+    assert shares.fastest(30, [FilterCost(0, 1, 0), FilterCost(0, 1, 1)]) == (20, 10)
+    assert shares.fastest(30, [FilterCost(0, 1, 0), FilterCost(31, 1, 0)]) == (30, 0)
     assert shares.by_speed(1, [1.0, 2.0]) == (1, 0)
 
 
@@ -64,7 +64,7 @@ def test_seconds_that_are_none_are_refused(seconds):
         shares.by_speed(4, seconds)
     if seconds[0] != 0:
         with pytest.raises(ValueError, match="seconds must be finite"):
-            Cost(seconds[0], 1.0, 0.0)
+            FilterCost(seconds[0], 1.0, 0.0)
 
 
 def test_filters_need_a_rank():

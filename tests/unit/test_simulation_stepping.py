@@ -7,7 +7,7 @@ import json
 import pytest
 from planned_networks import small
 
-from trainer.planning.exchange import Part, equal, left
+from trainer.planning.exchange import ExchangePart, equal, left
 from trainer.planning.simulation import cluster, devices, epoch, stepping, upgrades
 from trainer.planning.simulation.collectives import Exchanged
 from trainer.planning.simulation.fabric import ClusterFabric
@@ -29,7 +29,7 @@ def exchanged(seconds):
 )
 def test_ranks_wait_for_what_the_backward_pass_does_not_hide(seconds, parts, waits):
     step = stepping.whole_network(WORK, exchanged(seconds), equal(parts), 8, 0.0, rounds_s=0.125)
-    assert step == stepping.Step(3.5 + waits + 0.125, 3.5, 0.0, waits + 0.125)
+    assert step == stepping.StepSeconds(3.5 + waits + 0.125, 3.5, 0.0, waits + 0.125)
     events = timeline.of_whole(WORK, step, exchanged(seconds), equal(parts))[0]
     ends = {name: start + lasts for _, name, start, lasts, _ in events}
     assert ends["update"] == pytest.approx(step.step_s)
@@ -41,7 +41,7 @@ def test_ranks_wait_for_what_the_backward_pass_does_not_hide(seconds, parts, wai
 
 def test_parts_that_are_complete_early_hide_more_than_equal_ones():
     # Three quarters of the bytes are there after a tenth of the backward pass, as of a ResNet.
-    parts = [Part(0.1, 0.75), Part(1.0, 0.25)]
+    parts = [ExchangePart(0.1, 0.75), ExchangePart(1.0, 0.25)]
     assert left([1.5, 0.5], parts, 2.0) == pytest.approx(0.5)
     assert left([3.0, 1.0], parts, 2.0) == pytest.approx(0.2 + 3.0 + 1.0 - 2.0)
     assert stepping.whole_network(WORK, exchanged(2.0), parts, 8, 0.0).waiting_s == pytest.approx(0.5)

@@ -11,7 +11,7 @@ from test_predicting import placed
 from test_simulation_engine import RANKS, Shared, latencies, rates, seconds_of, work
 
 from trainer.planning.placement.durations import Durations
-from trainer.planning.placement.tasks import Message, Receive, Send, Update
+from trainer.planning.placement.tasks import Message, Receive, Send, UpdateOwned
 from trainer.planning.simulation import cluster, engine, steady
 from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.profiling import groups
@@ -22,7 +22,7 @@ FABRIC = Shared(rate=4.0, trunk=4.0)
 
 
 def seconds(rank, task):
-    return SECONDS[rank] if isinstance(task, Update) else 0.0
+    return SECONDS[rank] if isinstance(task, UpdateOwned) else 0.0
 
 
 def message(source, target):
@@ -36,18 +36,18 @@ def both(lists):
 
 def test_a_stage_works_on_the_next_update_while_the_other_one_does_on_this_one():
     there = message(0, 1)
-    assert both({0: (Update(), Send(there)), 1: (Receive(there), Update())}) == (5.0, 3.0)
+    assert both({0: (UpdateOwned(), Send(there)), 1: (Receive(there), UpdateOwned())}) == (5.0, 3.0)
 
 
 def test_what_every_rank_waits_for_at_the_end_is_not_hidden():
     there, back = message(0, 1), message(1, 0)
-    lists = {0: (Update(), Send(there), Receive(back)), 1: (Receive(there), Update(), Send(back))}
+    lists = {0: (UpdateOwned(), Send(there), Receive(back)), 1: (Receive(there), UpdateOwned(), Send(back))}
     assert both(lists) == (6.0, 6.0)
 
 
 def test_the_first_half_is_over_when_the_last_rank_has_done_it():
     there = message(0, 1)
-    lists = {0: (Update(), Send(there)), 1: (Receive(there), Update())}
+    lists = {0: (UpdateOwned(), Send(there)), 1: (Receive(there), UpdateOwned())}
     assert engine.play(lists, seconds, FABRIC, 2, halves=True).half_s == 4.0
     assert engine.play(lists, seconds, FABRIC, 2).half_s == 0.0
 
@@ -72,7 +72,7 @@ def test_ranks_without_a_share_do_not_matter():
 
 def test_groups_take_as_long_as_a_step_that_follows_another():
     there = message(0, 1)
-    lists = {0: (Update(), Send(there)), 1: (Receive(there), Update())}
+    lists = {0: (UpdateOwned(), Send(there)), 1: (Receive(there), UpdateOwned())}
     placement, owned, measured = placed()[0], (8, 8), profile(2)
     fabric = ClusterFabric(cluster.load("cpu-ethernet"), 2)
     seconds = Durations(placement, measured, dict(enumerate(owned))).of

@@ -17,7 +17,7 @@ from cingulum.commands.import_ import import_images
 from cingulum.commands.inspect_ import inspect_shards
 from trainer.data.images.preprocess import Recipe, prepare
 from trainer.data.importing import codec_choice
-from trainer.data.importing.codec_choice import Measured, choose, disk_speed, pick
+from trainer.data.importing.codec_choice import MeasuredCodec, choose, disk_speed, pick
 from trainer.data.importing.import_request import ImportRequest
 from trainer.data.importing.importing import run
 from trainer.data.shards import codecs, stored_types
@@ -51,14 +51,22 @@ def fast_disk(monkeypatch):
 
 
 def test_the_slower_of_disk_and_decoding_counts():
-    rows = [Measured("a", 400, 4.0, 1.0), Measured("b", 100, 1.0, 3.0), Measured("c", 200, 2.0, 1.5)]
+    rows = [
+        MeasuredCodec("a", 400, 4.0, 1.0),
+        MeasuredCodec("b", 100, 1.0, 3.0),
+        MeasuredCodec("c", 200, 2.0, 1.5),
+    ]
     assert [round(row.volumes_per_s, 3) for row in rows] == [0.25, 0.333, 0.5]
     assert [row.bound_by for row in rows] == ["the disk", "decoding", "the disk"]
     assert pick(rows).codec == "c"
 
 
 def test_of_codecs_as_fast_as_each_other_the_smallest_is_taken():
-    rows = [Measured("a", 400, 1.0, 1.0), Measured("b", 100, 1.04, 1.0), Measured("c", 50, 1.06, 1.0)]
+    rows = [
+        MeasuredCodec("a", 400, 1.0, 1.0),
+        MeasuredCodec("b", 100, 1.04, 1.0),
+        MeasuredCodec("c", 50, 1.06, 1.0),
+    ]
     assert pick(rows).codec == "b"
 
 

@@ -22,7 +22,7 @@ from trainer.planning.simulation import cluster, devices
 from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.profiling import expecting, simulated_apart
 from trainer.profiling.simulating import Strategies
-from trainer.profiling.subject import Asked, Subject
+from trainer.profiling.subject import Scenario, Subject
 from trainer.run_folder.record import RunFolder
 from trainer.run_folder.run_record import RunRecord
 from trainer.telemetry import earlier_runs
@@ -142,7 +142,7 @@ def test_a_divided_network_is_simulated_where_there_are_a_profile_and_a_cluster(
     config, hosts = configuration.load(Path("mine.yaml"), changes), cluster.load("cpu-ethernet")
     each = hosts.hosts[0].model_copy(update={"devices": 1})
     hosts = hosts.model_copy(update={"hosts": (each,)})
-    subject = Subject(Asked(config, hosts, "spatial", group=2))
+    subject = Subject(Scenario(config, hosts, "spatial", group=2))
     profile = subject.profile(1, ClusterFabric(hosts, 1)).model_copy(update={"task_s": (1e-4,)})
     (tmp_path / "profile.json").write_text(profile.text())
     measured = subject.on(dataclasses.replace(subject.asked, profile=profile))

@@ -11,7 +11,7 @@ from trainer.config import ServerConfig
 from trainer.errors import ConfigError
 from trainer.strategies import slots
 from trainer.strategies.rate_factors import scale_rates
-from trainer.strategies.servers.job import Job, describe
+from trainer.strategies.servers.job import ServerJob, describe
 from trainer.strategies.servers.server_state import BundleState, clip_scale, packed
 
 pytestmark = pytest.mark.slow
@@ -72,7 +72,7 @@ def test_pieces_are_updated_as_the_whole_is(name):
         optimizer.exclude_from_weight_decay(var_names=["bias"])
         scale_rates(optimizer, {"net/kernel": 0.5})
     optimizer.build(whole)
-    job = Job.from_json(describe(optimizer, whole, SERVER, workers=1).json())
+    job = ServerJob.from_json(describe(optimizer, whole, SERVER, workers=1).json())
     rng = np.random.default_rng(1)
     steps = [[rng.normal(size=v.shape).astype(np.float32) for v in whole] for _ in range(3)]
     found, _ = _train_on_servers(job, values().values(), steps)

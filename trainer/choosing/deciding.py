@@ -16,7 +16,7 @@ from trainer.planning.choice import Candidate
 from trainer.planning.placement.operations import Network
 from trainer.planning.profile import Profile
 from trainer.profiling import plans
-from trainer.profiling.plans import Asked
+from trainer.profiling.plans import DivisionRequest
 from trainer.profiling.story import default_batch
 from trainer.progress import Reporter
 from trainer.ranks.agreement import Agreed, agree
@@ -90,7 +90,7 @@ def _tried(
     if profile is None:
         raise TypeError("nothing was measured")
     free = costs_of_run.memory_bytes(world, world.size)
-    asked = agree(world, lambda: Asked.of(config, model, world.size, profile))
+    asked = agree(world, lambda: DivisionRequest.of(config, model, world.size, profile))
     sections = candidates.sections(
         auto,
         world.size,
@@ -116,7 +116,7 @@ def _tried(
     return profile, tried
 
 
-def _candidate(asked: Asked, section: StrategySection, free: list[float]) -> Candidate:
+def _candidate(asked: DivisionRequest, section: StrategySection, free: list[float]) -> Candidate:
     name = candidates.label(section)
     given = section.model_dump(mode="json", exclude_defaults=True) | {"name": section.name}
     try:

@@ -28,7 +28,7 @@ from trainer.errors import ConfigError
 from trainer.planning.frames import BARE as BARE
 from trainer.planning.frames import ETHERNET as ETHERNET
 from trainer.planning.frames import Frames
-from trainer.planning.frames import Traffic as Traffic
+from trainer.planning.frames import InterfaceBytes as InterfaceBytes
 
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
@@ -60,7 +60,7 @@ class Prediction:
         seconds: from the first byte to the last; computing and waiting for others not included.
     """
 
-    interfaces: tuple[Traffic, ...]
+    interfaces: tuple[InterfaceBytes, ...]
     seconds: float
 
 
@@ -135,7 +135,7 @@ def servers(shares: Sequence[float], workers: int, *, colocated: bool = False, p
     return tuple(flows for flows in rounds if flows)
 
 
-def payload(rounds: Rounds, processes: int) -> tuple[Traffic, ...]:
+def payload(rounds: Rounds, processes: int) -> tuple[InterfaceBytes, ...]:
     """Return the bytes of payload that each process sends to and receives from others."""
     sent, received = [0.0] * processes, [0.0] * processes
     for flows, times in repeated(rounds):
@@ -144,7 +144,7 @@ def payload(rounds: Rounds, processes: int) -> tuple[Traffic, ...]:
                 continue
             sent[flow.source] += times * flow.size
             received[flow.target] += times * flow.size
-    return tuple(map(Traffic, sent, received))
+    return tuple(map(InterfaceBytes, sent, received))
 
 
 def predict(
@@ -169,14 +169,16 @@ def predict(
     """
     if bytes_per_second <= 0:
         raise ConfigError(f"bytes_per_second must be > 0, not {bytes_per_second}.")
-    totals = [Traffic() for _ in range(max(hosts) + 1)]
+    totals = [InterfaceBytes() for _ in range(max(hosts) + 1)]
     seconds = 0.0
     for flows, times in repeated(rounds):
         between: dict[tuple[int, int], float] = collections.defaultdict(float)
         for flow in flows:
             between[hosts[flow.source], hosts[flow.target]] += flow.size
         pairs = {
-            (min(pair), max(pair)): Traffic(between[min(pair), max(pair)], between[max(pair), min(pair)])
+            (min(pair), max(pair)): InterfaceBytes(
+                between[min(pair), max(pair)], between[max(pair), min(pair)]
+            )
             for pair in list(between)
             if pair[0] != pair[1]
         }
@@ -187,16 +189,16 @@ def predict(
     return Prediction(tuple(totals), seconds)
 
 
-def _per_host(pairs: Mapping[tuple[int, int], Traffic], hosts: int) -> list[Traffic]:
+def _per_host(pairs: Mapping[tuple[int, int], InterfaceBytes], hosts: int) -> list[InterfaceBytes]:
     """Traffic of each host, from that of each pair as the first of the two sees it."""
-    found = [Traffic() for _ in range(hosts)]
+    found = [InterfaceBytes() for _ in range(hosts)]
     for (one, other), traffic in pairs.items():
         found[one] = _add(found[one], traffic)
-        found[other] = _add(found[other], Traffic(traffic.received, traffic.sent))
+        found[other] = _add(found[other], InterfaceBytes(traffic.received, traffic.sent))
     return found
 
 
-def _busiest(hosts: Sequence[Traffic]) -> float:
+def _busiest(hosts: Sequence[InterfaceBytes]) -> float:
     return max(max(host) for host in hosts)
 
 
@@ -238,5 +240,5 @@ def repeated(rounds: Rounds) -> Iterator[tuple[tuple[Flow, ...], int]]:
         yield flows[0], len(flows)
 
 
-def _add(one: Traffic, other: Traffic, times: int = 1) -> Traffic:
-    return Traffic(one.sent + times * other.sent, one.received + times * other.received)
+def _add(one: InterfaceBytes, other: InterfaceBytes, times: int = 1) -> InterfaceBytes:
+    return InterfaceBytes(one.sent + times * other.sent, one.received + times * other.received)

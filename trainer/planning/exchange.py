@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from trainer.config.strategy import Algorithm
 from trainer.planning.communication import Rounds, payload
-from trainer.planning.frames import Traffic
+from trainer.planning.frames import InterfaceBytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Exchange:
     of_all: bool = True
 
     @property
-    def payload(self) -> tuple[Traffic, ...]:
+    def payload(self) -> tuple[InterfaceBytes, ...]:
         """Bytes of payload that each process sends and receives."""
         return payload(self.rounds, self.processes)
 
@@ -70,7 +70,7 @@ def exposed(communication: float, backward: float, parts: int) -> Exposed:
     )
 
 
-class Part(NamedTuple):
+class ExchangePart(NamedTuple):
     """A part of what an update moves, such as a bucket.
 
     Attributes:
@@ -82,12 +82,12 @@ class Part(NamedTuple):
     size: float
 
 
-def equal(parts: int) -> tuple[Part, ...]:
+def equal(parts: int) -> tuple[ExchangePart, ...]:
     """Return equal parts that are complete one after the other, the last one with the backward pass."""
-    return tuple(Part(number / parts, 1 / parts) for number in range(1, parts + 1))
+    return tuple(ExchangePart(number / parts, 1 / parts) for number in range(1, parts + 1))
 
 
-def left(seconds: Sequence[float], parts: Sequence[Part], backward: float) -> float:
+def left(seconds: Sequence[float], parts: Sequence[ExchangePart], backward: float) -> float:
     """Return what is still to be waited for when a backward pass of `backward` seconds is over.
 
     Of equal parts this is the estimate of `exposed`.

@@ -6,7 +6,7 @@ import dataclasses
 from typing import NamedTuple
 
 
-class Traffic(NamedTuple):
+class InterfaceBytes(NamedTuple):
     """Bytes on one interface.
 
     Attributes:
@@ -45,7 +45,7 @@ class Frames:
         """Bytes of payload in a full frame."""
         return self.mtu - self.headers
 
-    def on_wire(self, traffic: Traffic, busiest: float | None = None) -> Traffic:
+    def on_wire(self, traffic: InterfaceBytes, busiest: float | None = None) -> InterfaceBytes:
         """Return the bytes that a host's interface counts for so much payload to and from one other host.
 
         Args:
@@ -54,7 +54,7 @@ class Frames:
                 other connections; default: this one is alone.
         """
         most = max(*traffic, busiest or 0.0)
-        return Traffic(
+        return InterfaceBytes(
             self._one_way(traffic.sent, traffic.received, most),
             self._one_way(traffic.received, traffic.sent, most),
         )

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from trainer.config.strategy import Algorithm
 from trainer.planning import communication
-from trainer.planning.frames import BARE, Traffic
+from trainer.planning.frames import BARE, InterfaceBytes
 
 
-class Link(NamedTuple):
+class HostLink(NamedTuple):
     """What the cost model needs to know of each host's link.
 
     Attributes:
@@ -40,7 +40,7 @@ def places(hosts: Sequence[str]) -> list[int]:
     return [numbers[host] for host in hosts]
 
 
-def fit(timed: Sequence[Timed], algorithm: Algorithm, hosts: Sequence[str]) -> Link:
+def fit(timed: Sequence[Timed], algorithm: Algorithm, hosts: Sequence[str]) -> HostLink:
     """Return the link for which the cost model gives the seconds of the smallest and the largest all-reduce.
 
     Args:
@@ -53,22 +53,22 @@ def fit(timed: Sequence[Timed], algorithm: Algorithm, hosts: Sequence[str]) -> L
     rounds = len(communication.reduction(algorithm, 1.0, len(hosts)))
     longer = large.seconds - small.seconds
     if longer <= 0:  # noise: the small one says nothing
-        return Link(0.0, crossed[1] / large.seconds)
+        return HostLink(0.0, crossed[1] / large.seconds)
     rate = (crossed[1] - crossed[0]) / longer
-    return Link(max(0.0, small.seconds - crossed[0] / rate) / rounds, rate)
+    return HostLink(max(0.0, small.seconds - crossed[0] / rate) / rounds, rate)
 
 
-def of_round_trips(timed: Sequence[Timed]) -> Link:
+def of_round_trips(timed: Sequence[Timed]) -> HostLink:
     """Return the link from messages of some sizes, each timed until an answer of next to nothing came back.
 
     Args:
         timed: two sizes at least, ascending.
     """
     latency, rate = of_exchanges(timed)
-    return Link(latency / 2, rate)
+    return HostLink(latency / 2, rate)
 
 
-def of_exchanges(timed: Sequence[Timed]) -> Link:
+def of_exchanges(timed: Sequence[Timed]) -> HostLink:
     """Return the link from messages of some sizes that went both ways at the same time.
 
     Args:
@@ -77,12 +77,12 @@ def of_exchanges(timed: Sequence[Timed]) -> Link:
     small, large = timed[0], timed[-1]
     longer = large.seconds - small.seconds
     if longer <= 0:  # noise: the small one says nothing
-        return Link(0.0, large.size / large.seconds)
+        return HostLink(0.0, large.size / large.seconds)
     rate = (large.size - small.size) / longer
-    return Link(max(0.0, small.seconds - small.size / rate), rate)
+    return HostLink(max(0.0, small.seconds - small.size / rate), rate)
 
 
-def seconds(rounds: communication.Rounds, hosts: Sequence[str], link: Link) -> float:
+def seconds(rounds: communication.Rounds, hosts: Sequence[str], link: HostLink) -> float:
     """Return the seconds of an exchange between processes on these hosts."""
     return communication.predict(
         rounds,
@@ -93,11 +93,11 @@ def seconds(rounds: communication.Rounds, hosts: Sequence[str], link: Link) -> f
     ).seconds
 
 
-def crossing(rounds: communication.Rounds, places: Sequence[int]) -> tuple[Traffic, ...]:
+def crossing(rounds: communication.Rounds, places: Sequence[int]) -> tuple[InterfaceBytes, ...]:
     """Return the bytes of payload that each place's link carries, without headers."""
     return communication.predict(rounds, places, bytes_per_second=1.0, frames=BARE).interfaces
 
 
 def _crossing(size: int, algorithm: Algorithm, hosts: Sequence[str]) -> float:
     """Bytes that the busiest direction of a link carries, over all rounds one after the other."""
-    return seconds(communication.reduction(algorithm, size, len(hosts)), hosts, Link(0.0, 1.0))
+    return seconds(communication.reduction(algorithm, size, len(hosts)), hosts, HostLink(0.0, 1.0))

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from trainer.errors import InputError
 from trainer.planning.kept_files import FilePart, KeptFile, Name
-from trainer.planning.links import Link
+from trainer.planning.links import HostLink
 
 # Of the file's form.
 VERSION = 1
@@ -219,7 +219,7 @@ class Profile(KeptFile):
         passes = sum(one.forward_s[rank] + one.backward_s[rank] for one in self.operations)
         return passes + self.update.seconds[rank]
 
-    def link(self, source: int, target: int) -> Link:
+    def link(self, source: int, target: int) -> HostLink:
         """Return the link from one rank to another.
 
         Raises:
@@ -228,4 +228,4 @@ class Profile(KeptFile):
         found = self.links[source][target]
         if found is None:
             raise ValueError(f"rank {source} has no link to itself")
-        return Link(found.latency_s, found.bytes_per_second)
+        return HostLink(found.latency_s, found.bytes_per_second)

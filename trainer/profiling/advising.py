@@ -13,9 +13,9 @@ from trainer.errors import ConfigError, InputError
 from trainer.planning.simulation import epoch, upgrades
 from trainer.planning.simulation.cluster import Cluster
 from trainer.planning.simulation.fabric import ClusterFabric
-from trainer.profiling.forecasts import Forecast, Refused
+from trainer.profiling.forecasts import Forecast, RefusedForecast
 from trainer.profiling.rows import Rows
-from trainer.profiling.subject import Asked, Subject
+from trainer.profiling.subject import Scenario, Subject
 
 # More ranks are useful while twice as many are so many times as fast.
 USEFUL = 1.5
@@ -71,7 +71,7 @@ class Advice:
 
 
 def advise(
-    asked: Asked,
+    asked: Scenario,
     *,
     most: int,
     ranks: int | None = None,
@@ -104,11 +104,11 @@ def advise(
     tried = [rows.of(count) for count in counts]
     growth = tuple(one for one in tried if isinstance(one, Forecast))
     if not growth:
-        refused = next(one for one in tried if isinstance(one, Refused))
+        refused = next(one for one in tried if isinstance(one, RefusedForecast))
         raise InputError(f"On none of {counts[0]} to {counts[-1]} ranks: {refused.reason}")
     useful = _useful(growth)
     row = rows.of(ranks or useful)
-    if isinstance(row, Refused):
+    if isinstance(row, RefusedForecast):
         raise InputError(f"On {row.ranks} rank(s): {row.reason}")
     epochs = epochs or asked.config.train.epochs
     upgraded, batch = _upgrades(rows, row), _batch(rows, row)
@@ -163,8 +163,8 @@ def _useful(growth: tuple[Forecast, ...]) -> int:
     return best.ranks
 
 
-def _waits(row: Forecast | Refused) -> bool:
-    return isinstance(row, Refused) or row.step.waiting_s > WAITING * row.step.step_s
+def _waits(row: Forecast | RefusedForecast) -> bool:
+    return isinstance(row, RefusedForecast) or row.step.waiting_s > WAITING * row.step.step_s
 
 
 def _until(rows: Rows, ranks: int, changed: Callable[[Cluster, float], Cluster]) -> float | None:
@@ -311,7 +311,7 @@ def break_even(own: Rows, other: Rows, ranks: int) -> BreakEven:
 
 
 def _both(
-    at: float, own: Forecast | Refused, other: Forecast | Refused
+    at: float, own: Forecast | RefusedForecast, other: Forecast | RefusedForecast
 ) -> Iterator[tuple[float, Forecast, Forecast]]:
     if isinstance(own, Forecast) and isinstance(other, Forecast):
         yield at, own, other

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainer.errors import InputError
 from trainer.planning.simulation.epoch import Interrupted
-from trainer.planning.simulation.stepping import Step
+from trainer.planning.simulation.stepping import StepSeconds
 from trainer.telemetry.trace import Event
 
 # Of each rank that is drawn.
@@ -45,7 +45,7 @@ class Forecast:
     ranks: int
     hosts: int
     samples: int
-    step: Step
+    step: StepSeconds
     reading_s: float
     efficiency: float
     sent_bytes: float
@@ -70,7 +70,7 @@ class Forecast:
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedForecast:
     """Why a strategy cannot train on so many ranks; `label` as in `Forecast`."""
 
     label: str
@@ -99,7 +99,7 @@ class Simulation:
     parameters: int
     cluster: str
     seconds_from: str
-    rows: tuple[Forecast | Refused, ...]
+    rows: tuple[Forecast | RefusedForecast, ...]
     traces: dict[tuple[str, int], Callable[[], Events]] = dataclasses.field(default_factory=dict, repr=False)
 
 
@@ -115,8 +115,8 @@ def tree(simulation: Simulation) -> dict[str, Any]:
     return found
 
 
-def _row(one: Forecast | Refused) -> dict[str, Any]:
-    if isinstance(one, Refused):
+def _row(one: Forecast | RefusedForecast) -> dict[str, Any]:
+    if isinstance(one, RefusedForecast):
         return {"strategy": one.label, "ranks": one.ranks, "refused": one.reason}
     known = {key: value for key, value in vars(one).items() if key not in ("label", "step", "interrupted")}
     return {
@@ -139,7 +139,7 @@ def last_trace(simulation: Simulation) -> Events:
         InputError: none is.
     """
     if not simulation.traces:
-        refused = next(one for one in reversed(simulation.rows) if isinstance(one, Refused))
+        refused = next(one for one in reversed(simulation.rows) if isinstance(one, RefusedForecast))
         raise InputError(f"There is no step to be traced: {refused.label}: {refused.reason}")
     most = max(ranks for _, ranks in simulation.traces)
     return next(events for (_, ranks), events in simulation.traces.items() if ranks == most)()

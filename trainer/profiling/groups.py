@@ -18,7 +18,7 @@ from trainer.planning.simulation import engine, epoch, steady
 from trainer.planning.simulation.collectives import Direct, Exchanged
 from trainer.planning.simulation.engine import Played
 from trainer.planning.simulation.fabric import ClusterFabric
-from trainer.planning.simulation.stepping import Step
+from trainer.planning.simulation.stepping import StepSeconds
 from trainer.profiling.outlooks import Outlook
 
 # Plays with computing slowed down at random, for the mean and the deviation of a group's step.
@@ -29,7 +29,7 @@ MOST_GROUPS = 1024
 
 
 @dataclass(frozen=True)
-class Group:
+class PlayedGroup:
     """What groups that are alike do in an update.
 
     Attributes:
@@ -41,7 +41,7 @@ class Group:
     """
 
     size: int
-    step: Step
+    step: StepSeconds
     deviation_s: float
     played: Played
     backward_s: float
@@ -49,7 +49,7 @@ class Group:
 
 def play(
     outlook: Outlook, profile: Profile, fabric: ClusterFabric, *, deviation: float, least_s: float = 0.0
-) -> Group:
+) -> PlayedGroup:
     """Play an update of the groups that share a host, or of one that takes several hosts.
 
     Its seconds are those of one that follows another.
@@ -95,13 +95,13 @@ def play(
         for task in outlook.rounds[0][0].get(longest, ())
         if isinstance(task, costs.Recompute | costs.Differentiate)
     )
-    step = Step(mean, statistics.mean(busy), mean - step_s, step_s - max(busy))
-    return Group(size, step, statistics.pstdev(drawn), played[0], backward)
+    step = StepSeconds(mean, statistics.mean(busy), mean - step_s, step_s - max(busy))
+    return PlayedGroup(size, step, statistics.pstdev(drawn), played[0], backward)
 
 
 def together(
-    group: Group, outlook: Outlook, fabric: ClusterFabric, between: Direct
-) -> tuple[Step, Exchanged]:
+    group: PlayedGroup, outlook: Outlook, fabric: ClusterFabric, between: Direct
+) -> tuple[StepSeconds, Exchanged]:
     """Return the step of all groups, which add up their gradients at owners, and hand out new weights.
 
     All groups wait for the slowest. The way of gradients is hidden as `exchange.exposed` says, with as many

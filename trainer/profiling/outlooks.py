@@ -13,7 +13,7 @@ from trainer.planning.placement.plan_file import PlanFile
 from trainer.planning.placement.tasks import TaskLists
 from trainer.planning.placement.units import Placement
 from trainer.planning.placement.ways import Layouts
-from trainer.planning.stages.planners import Planned
+from trainer.planning.stages.planners import Assignment
 from trainer.strategies.placed.hypergraph_plan import Decided
 
 # Lists that ranks play, and how often in an update.
@@ -51,7 +51,7 @@ class Outlook:
     flops: tuple[float, ...]
     rounds: Rounds
     cost: Cost | None
-    planners: tuple[Planned, ...] = ()
+    planners: tuple[Assignment, ...] = ()
     decided: Decided | None = None
 
     @property

@@ -34,7 +34,7 @@ from trainer.strategies.placed.strategy import Placed
 
 
 @dataclass(frozen=True)
-class Asked:
+class DivisionRequest:
     """What `outlook` divides.
 
     Attributes:
@@ -66,7 +66,9 @@ class Asked:
         return self.config.model_copy(update={"train": train})
 
     @classmethod
-    def of(cls, config: RunConfig, model: keras.Model, ranks: int, profile: Profile | None) -> Asked:
+    def of(
+        cls, config: RunConfig, model: keras.Model, ranks: int, profile: Profile | None
+    ) -> DivisionRequest:
         """Describe a run's network.
 
         Raises:
@@ -107,7 +109,7 @@ def compare(
     preparation.set_numerics(config)
     data = preparation.open_data(config)
     model = preparation.build_model(config, data, synchronised=False)
-    asked = dataclasses.replace(Asked.of(config, model, ranks, profile), show=show)
+    asked = dataclasses.replace(DivisionRequest.of(config, model, ranks, profile), show=show)
     sections = compared.sections(asked.network, ranks, asked.samples, profile)
     first = own if own.name == name else next(one for one in sections if one.name == name)
     others = [tried(asked, one) for one in sections if one.label != first.label]
@@ -125,7 +127,7 @@ def compare(
     )
 
 
-def _chosen(asked: Asked, section: StrategySection) -> Outlook | Unlisted:
+def _chosen(asked: DivisionRequest, section: StrategySection) -> Outlook | Unlisted:
     """What is asked for, perhaps of more ranks than messages are listed of."""
     is_one = getattr(section, "replicas", None) == 1 and getattr(section, "plan", None) is None
     if asked.ranks <= MOST_RANKS or not is_one or not section.plans_many:
@@ -142,14 +144,16 @@ def _chosen(asked: Asked, section: StrategySection) -> Outlook | Unlisted:
     )  # fmt: skip
 
 
-def _strategy(asked: Asked, section: StrategySection) -> Placed:
+def _strategy(asked: DivisionRequest, section: StrategySection) -> Placed:
     """The strategy of a section that divides the network, with what is known of it."""
     strategy = cast(Placed, registry.of(asked.under(section)))
     strategy.profile, strategy.show = asked.profile, asked.show
     return strategy
 
 
-def tried(asked: Asked, section: StrategySection, *, planners_too: bool = True) -> Outlook | Impossible:
+def tried(
+    asked: DivisionRequest, section: StrategySection, *, planners_too: bool = True
+) -> Outlook | Impossible:
     """Return what a strategy would cost, or why it cannot divide the network; arguments as of `outlook`."""
     if asked.ranks > MOST_RANKS and not section.plans_many:
         return Impossible(
@@ -162,7 +166,7 @@ def tried(asked: Asked, section: StrategySection, *, planners_too: bool = True) 
         return Impossible(section.label, error.message)
 
 
-def outlook(asked: Asked, section: StrategySection, *, planners_too: bool = True) -> Outlook:
+def outlook(asked: DivisionRequest, section: StrategySection, *, planners_too: bool = True) -> Outlook:
     """Divide a network by a strategy, and predict what an update costs.
 
     Args:
@@ -195,7 +199,7 @@ def outlook(asked: Asked, section: StrategySection, *, planners_too: bool = True
     return dataclasses.replace(found, planners=planned, decided=getattr(plan, "decided", None))
 
 
-def _of_replicas(asked: Asked, section: StrategySection) -> Outlook:
+def _of_replicas(asked: DivisionRequest, section: StrategySection) -> Outlook:
     """Of so many ranks one replica is laid out, and what sums over all of them cost is added."""
     strategy = _strategy(asked, section)
     count, train = strategy.settle(asked.model, asked.ranks), asked.config.train
@@ -215,7 +219,7 @@ def _of_replicas(asked: Asked, section: StrategySection) -> Outlook:
     )
 
 
-def _of_data(asked: Asked) -> Outlook:
+def _of_data(asked: DivisionRequest) -> Outlook:
     """Data parallelism as a placement: samples are cut, every rank holds and updates all."""
     train, ranks = asked.config.train, asked.ranks
     each = micro_batch(train.global_batch, world_size=ranks, accumulation=train.accumulation)
@@ -254,7 +258,7 @@ def _without(lists: TaskLists, contents: tuple[str, ...], *, updates: bool = Tru
 
 
 def _described(
-    asked: Asked,
+    asked: DivisionRequest,
     named: str,
     way: str,
     file: PlanFile,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainer.planning.simulation.fabric import ClusterFabric
-from trainer.profiling.forecasts import Forecast, Refused
+from trainer.profiling.forecasts import Forecast, RefusedForecast
 from trainer.profiling.simulating import Plans, Strategies
 from trainer.profiling.subject import Subject
 
@@ -34,7 +34,7 @@ class Rows:
         self._planned: Plans = {}
         self.is_cut_short = False
 
-    def of(self, ranks: int, **changes: Any) -> Forecast | Refused:
+    def of(self, ranks: int, **changes: Any) -> Forecast | RefusedForecast:
         """Return the faster of a strategy's rows.
 
         Args:

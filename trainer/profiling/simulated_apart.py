@@ -93,14 +93,14 @@ def _simulated(given: dict[str, object]) -> float:
     from trainer.planning.simulation.fabric import ClusterFabric
     from trainer.profiling.forecasts import Forecast
     from trainer.profiling.simulating import Strategies
-    from trainer.profiling.subject import Asked, Subject
+    from trainer.profiling.subject import Scenario, Subject
 
     config = configuration.parse(str(given["config"]), [])
     cluster, ranks = Cluster.model_validate_json(str(given["cluster"])), int(str(given["ranks"]))
     section = config.train.strategy
     profile = Profile.parse(str(given["profile"]), Path("profile"))
     size = ranks // int(getattr(section, "replicas", 1))
-    subject = Subject(Asked(config, cluster, section.name, group=size, profile=profile))
+    subject = Subject(Scenario(config, cluster, section.name, group=size, profile=profile))
     rows = [row for row, _ in Strategies(subject).strategies(ClusterFabric(cluster, ranks))]
     row = next((one for one in rows if one.label == section.label), rows[0])
     if not isinstance(row, Forecast):

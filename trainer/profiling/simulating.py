@@ -17,10 +17,10 @@ from trainer.planning.simulation.collectives import Direct, Exchanged, Way
 from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.planning.simulation.stepping import Work
 from trainer.profiling import compared, groups, plans, timeline
-from trainer.profiling.forecasts import Events, Forecast, Refused, Simulation
-from trainer.profiling.groups import Group
+from trainer.profiling.forecasts import Events, Forecast, RefusedForecast, Simulation
+from trainer.profiling.groups import PlayedGroup
 from trainer.profiling.outlooks import Impossible, Outlook
-from trainer.profiling.subject import Asked, Subject
+from trainer.profiling.subject import Scenario, Subject
 from trainer.strategies import optimizers, registry
 from trainer.strategies.reduction import bytes_on_wire
 from trainer.strategies.servers import layout
@@ -32,13 +32,13 @@ DEFAULT_GROUP = 4
 MOST_AT_ONCE = 16
 BY_HOST = "data, by host"
 # A row, and what makes the events of its step.
-Row = tuple[Forecast | Refused, Callable[[], Events] | None]
+Row = tuple[Forecast | RefusedForecast, Callable[[], Events] | None]
 # See `Strategies`; with each label.
 Plans = dict[tuple[str | None, int, int, int], list[tuple[str, Outlook | Impossible]]]
 COMPUTED = "published FLOP/s and bandwidth of the cluster's devices"
 
 
-def simulate(asked: Asked, ranks: Sequence[int]) -> Simulation:
+def simulate(asked: Scenario, ranks: Sequence[int]) -> Simulation:
     """Build a run's network, and say what its updates and epochs would take.
 
     Raises:
@@ -70,11 +70,13 @@ class Strategies:
         self.subject, self.asked = subject, subject.asked
         self.planned: Plans = {} if planned is None else planned
         self.show = show
-        self.divided: dict[tuple[int, int, int], list[tuple[str, Outlook | Impossible, Group | None]]] = {}
+        self.divided: dict[
+            tuple[int, int, int], list[tuple[str, Outlook | Impossible, PlayedGroup | None]]
+        ] = {}
 
     def all(self, ranks: Sequence[int]) -> Simulation:
         """Return every row."""
-        rows: list[Forecast | Refused] = []
+        rows: list[Forecast | RefusedForecast] = []
         traces: dict[tuple[str, int], Callable[[], Events]] = {}
         for count in ranks:
             fabric = ClusterFabric(self.asked.cluster, count)
@@ -120,7 +122,7 @@ class Strategies:
                 try:
                     yield forecast(label)
                 except InputError as error:
-                    yield Refused(label, fabric.ranks, error.message), None
+                    yield RefusedForecast(label, fabric.ranks, error.message), None
         if wanted in (None, *DIVIDING):
             yield from self.of_groups(fabric)
 
@@ -218,7 +220,7 @@ class Strategies:
             reason = "one rank has nobody to divide the network with."
         if reason:
             names = DIVIDING if self.asked.strategy is None else (self.asked.strategy,)
-            yield from ((Refused(name, ranks, reason), None) for name in names)
+            yield from ((RefusedForecast(name, ranks, reason), None) for name in names)
             return
         replicas = ranks // size if ranks <= MOST_AT_ONCE else 1
         played = size * replicas
@@ -226,7 +228,7 @@ class Strategies:
         for label, outlook, group in self.of_one_group(played, samples * played // ranks, replicas, fabric):
             if isinstance(outlook, Impossible) or group is None:
                 reason = outlook.reason if isinstance(outlook, Impossible) else ""
-                yield Refused(label, ranks, reason), None
+                yield RefusedForecast(label, ranks, reason), None
                 continue
             step, crossed = groups.together(group, outlook, fabric, between)
             sent = Exchanged(
@@ -241,7 +243,7 @@ class Strategies:
 
     def of_one_group(
         self, size: int, samples: int, replicas: int, fabric: ClusterFabric
-    ) -> list[tuple[str, Outlook | Impossible, Group | None]]:
+    ) -> list[tuple[str, Outlook | Impossible, PlayedGroup | None]]:
         """Return what each strategy makes of the samples of so many ranks; planned and played once."""
         key = size, samples, replicas
         if key not in self.divided:
@@ -269,7 +271,7 @@ class Strategies:
     ) -> list[tuple[str, Outlook | Impossible]]:
         """Divide the network by each strategy that is wanted."""
         train = self.subject.config.train.model_copy(update={"global_batch": samples})
-        asked = plans.Asked(
+        asked = plans.DivisionRequest(
             self.subject.config.model_copy(update={"train": train}),
             self.subject.model,
             self.subject.network(samples // train.accumulation),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from trainer.config import RingConfig, RunConfig
 from trainer.errors import ConfigError
-from trainer.planning.exchange import Part
+from trainer.planning.exchange import ExchangePart
 from trainer.planning.placement import costs, ways
 from trainer.planning.placement.layouts import replicated
 from trainer.planning.placement.listing import task_lists
@@ -24,7 +24,7 @@ from trainer.planning.simulation import devices, epoch
 from trainer.planning.simulation.cluster import Cluster
 from trainer.planning.simulation.collectives import Exchanged
 from trainer.planning.simulation.fabric import ClusterFabric
-from trainer.planning.simulation.stepping import Step, Work
+from trainer.planning.simulation.stepping import StepSeconds, Work
 from trainer.profiling.forecasts import Forecast
 from trainer.runs import preparation
 from trainer.strategies import optimizers, slots
@@ -32,7 +32,7 @@ from trainer.strategies.placed import reading
 
 
 @dataclass(frozen=True)
-class Asked:
+class Scenario:
     """What is to be simulated.
 
     Attributes:
@@ -69,7 +69,7 @@ class Subject:
         InputError: the configuration, the data or the profile cannot be used.
     """
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: Scenario) -> None:
         self.asked, self.config, self.cluster = asked, asked.config, asked.cluster
         self.deviation = self.cluster.slowdown.value
         if asked.measured_on is not None:
@@ -91,7 +91,7 @@ class Subject:
         if asked.profile is not None:
             costs.check_profile(asked.profile, self.network(1), 1)
 
-    def on(self, asked: Asked) -> Subject:
+    def on(self, asked: Scenario) -> Subject:
         """Return the same network on another cluster, with other samples or another `train.strategy`.
 
         It is not built again, so that nothing else of the configuration may differ.
@@ -163,7 +163,7 @@ class Subject:
         before = (times - 1) * (one.forward_s + one.backward_s)
         return Work(before + one.forward_s, one.backward_s, one.update_s)
 
-    def parts(self, sizes: Sequence[float]) -> tuple[Part, ...]:
+    def parts(self, sizes: Sequence[float]) -> tuple[ExchangePart, ...]:
         """Return parts of the gradients, and when the backward pass has computed them.
 
         Args:
@@ -185,7 +185,7 @@ class Subject:
         for size in sizes:
             until += size
             last = max((at for there, at in ready if there / sum(held) < until / whole), default=0.0)
-            found.append(Part(last / seconds if seconds else 1.0, size / whole))
+            found.append(ExchangePart(last / seconds if seconds else 1.0, size / whole))
         return tuple(found)
 
     def statistics(self, round_s: float) -> float:
@@ -207,7 +207,7 @@ class Subject:
         way: str,
         fabric: ClusterFabric,
         samples: int,
-        step: Step,
+        step: StepSeconds,
         exchanged: Exchanged,
         memory_bytes: int,
     ) -> Forecast:

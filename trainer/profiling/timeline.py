@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainer.planning.exchange import Part
-from trainer.planning.placement.tasks import Compute, Receive, Update
+from trainer.planning.exchange import ExchangePart
+from trainer.planning.placement.tasks import Compute, Receive, UpdateOwned
 from trainer.planning.simulation.collectives import Exchanged
 from trainer.planning.simulation.engine import Played, Span
-from trainer.planning.simulation.stepping import Step, Work, seconds_of
+from trainer.planning.simulation.stepping import StepSeconds, Work, seconds_of
 from trainer.profiling.forecasts import Events
 from trainer.telemetry.trace import MESSAGES, STEP, TRANSFERS, Event, text
 
@@ -25,7 +25,7 @@ def of_played(played: Played) -> Events:
     return found
 
 
-def of_whole(work: Work, step: Step, exchanged: Exchanged, parts: Sequence[Part]) -> Events:
+def of_whole(work: Work, step: StepSeconds, exchanged: Exchanged, parts: Sequence[ExchangePart]) -> Events:
     """Return the events of a rank that trains the whole network; all do the same.
 
     The slowest rank's: it computes longest. Parts of the gradients follow each other.
@@ -56,7 +56,7 @@ def _name(span: Span) -> str:
     if isinstance(span.task, Receive):
         first = span.task.messages[0]
         return f"wait for {first.content} of {first.name} from rank {first.source}"
-    if isinstance(span.task, Update):
+    if isinstance(span.task, UpdateOwned):
         return "update"
     way = "" if isinstance(span.task, Compute) else f", {type(span.task).__name__.lower()}"
     return f"{span.task.unit.operation}{way}"

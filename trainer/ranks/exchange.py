@@ -24,7 +24,7 @@ import numpy as np
 from trainer.errors import WorldError
 from trainer.ranks.links import Links
 from trainer.ranks.members import MESSAGES
-from trainer.ranks.messages import MOST_BYTES, Message
+from trainer.ranks.messages import MOST_BYTES, ReceivedMessage
 from trainer.ranks.world import World, named, report
 
 # A message that is waited for is looked for without a pause for so long, then with pauses.
@@ -46,14 +46,14 @@ class Parcel(NamedTuple):
     dtype: Any
 
 
-class Traffic(NamedTuple):
+class MessageCount(NamedTuple):
     """Bytes and messages of one direction."""
 
     bytes: int
     messages: int
 
 
-class Exchange(ABC):
+class RankExchange(ABC):
     """Sends and receives between this rank and all others. Not for servers."""
 
     @abstractmethod
@@ -74,11 +74,11 @@ class Exchange(ABC):
         """
 
     @abstractmethod
-    def sent(self, rank: int) -> Traffic:
+    def sent(self, rank: int) -> MessageCount:
         """Return what was sent to a rank so far."""
 
     @abstractmethod
-    def received(self, rank: int) -> Traffic:
+    def received(self, rank: int) -> MessageCount:
         """Return what was received from a rank so far."""
 
     @abstractmethod
@@ -94,7 +94,7 @@ class Exchange(ABC):
         """Send what is left to send."""
 
 
-def open_exchange(world: World) -> Exchange:
+def open_exchange(world: World) -> RankExchange:
     """Return the faster of the two ways that all ranks have; a collective.
 
     Raises:
@@ -165,7 +165,7 @@ def _with_ranks(rows: np.ndarray, processes: Sequence[int]) -> np.ndarray:
     return rows
 
 
-class Compiled(Exchange):
+class Compiled(RankExchange):
     """The operation of our own; see `open_exchange`."""
 
     def __init__(self, links: Links, library: Any) -> None:
@@ -183,7 +183,7 @@ class Compiled(Exchange):
     def move(
         self, values: Sequence[Any], leaving: Sequence[Parcel], wanted: Sequence[Parcel]
     ) -> tuple[list[Any], Any]:
-        """Move as `Exchange.move` says.
+        """Move as `RankExchange.move` says.
 
         Raises:
             ValueError: a message has 2 GiB or more.
@@ -204,20 +204,20 @@ class Compiled(Exchange):
         )
         return (list(found), found[0]) if wanted else ([], found)
 
-    def sent(self, rank: int) -> Traffic:
+    def sent(self, rank: int) -> MessageCount:
         """Return what was sent to a rank so far."""
         process = self._processes[rank]
-        return Traffic(self._counts.cingulum_sent(process), self._counts.cingulum_sent_messages(process))
+        return MessageCount(self._counts.cingulum_sent(process), self._counts.cingulum_sent_messages(process))
 
-    def received(self, rank: int) -> Traffic:
+    def received(self, rank: int) -> MessageCount:
         """Return what was received from a rank so far."""
         process = self._processes[rank]
-        return Traffic(
+        return MessageCount(
             self._counts.cingulum_received(process), self._counts.cingulum_received_messages(process)
         )
 
     def arrivals(self) -> np.ndarray:
-        """Return what came since the last call; see `Exchange.arrivals`."""
+        """Return what came since the last call; see `RankExchange.arrivals`."""
         count = self._counts.cingulum_arrivals(self._rows.ctypes.data_as(ctypes.c_void_p))
         return _with_ranks(self._rows[:count].copy(), self._processes)
 
@@ -230,7 +230,7 @@ class Compiled(Exchange):
         self._counts.cingulum_stop_listening()
 
 
-class Interpreted(Exchange):
+class Interpreted(RankExchange):
     """Python called from the graph, and a mailbox that the waiting thread drives; see `open_exchange`."""
 
     def __init__(self, links: Links) -> None:
@@ -243,7 +243,7 @@ class Interpreted(Exchange):
     def move(
         self, values: Sequence[Any], leaving: Sequence[Parcel], wanted: Sequence[Parcel]
     ) -> tuple[list[Any], Any]:
-        """Move as `Exchange.move` says."""
+        """Move as `RankExchange.move` says."""
         import tensorflow as tf
 
         done = np.int32(0)
@@ -262,7 +262,7 @@ class Interpreted(Exchange):
         whole = zip(found[:-1], wanted, strict=True)
         return [tf.ensure_shape(tensor, [one.elements]) for tensor, one in whole], found[-1]
 
-    def _arrived(self, message: Message) -> bool:
+    def _arrived(self, message: ReceivedMessage) -> bool:
         self._received[message.source] += 1
         self._there.setdefault((message.source, message.tag), deque()).append(message.array)
         return True
@@ -288,18 +288,18 @@ class Interpreted(Exchange):
         self.mailbox.leave()
         return found
 
-    def sent(self, rank: int) -> Traffic:
+    def sent(self, rank: int) -> MessageCount:
         """Return what was sent to a rank so far."""
         process = self._processes[rank]
-        return Traffic(self.mailbox.sent[process], self._sent[process])
+        return MessageCount(self.mailbox.sent[process], self._sent[process])
 
-    def received(self, rank: int) -> Traffic:
+    def received(self, rank: int) -> MessageCount:
         """Return what was received from a rank so far."""
         process = self._processes[rank]
-        return Traffic(self.mailbox.received[process], self._received[process])
+        return MessageCount(self.mailbox.received[process], self._received[process])
 
     def arrivals(self) -> np.ndarray:
-        """Return what came since the last call; see `Exchange.arrivals`."""
+        """Return what came since the last call; see `RankExchange.arrivals`."""
         rows = np.array(self._arrivals, float).reshape(-1, 4)
         self._arrivals.clear()
         return _with_ranks(rows, self._processes)

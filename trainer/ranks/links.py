@@ -12,7 +12,7 @@ import numpy as np
 from trainer.errors import WorldError
 from trainer.ranks import meeting
 from trainer.ranks.members import Mode
-from trainer.ranks.messages import Mailbox, Message
+from trainer.ranks.messages import Mailbox, ReceivedMessage
 
 # Longest time that MPI's own abort may take.
 _ABORT_S = 10
@@ -88,7 +88,7 @@ class Links:
         says: str | None = None,
         listens: bool = True,
         buffer: Callable[[int, int, int], np.ndarray] | None = None,
-        arrived: Callable[[Message], bool] | None = None,
+        arrived: Callable[[ReceivedMessage], bool] | None = None,
         counted: Callable[[int], bool] | None = None,
     ) -> Mailbox:
         """Open a mailbox; no collective. At most one mailbox of a process hears a channel at a time.

@@ -28,7 +28,7 @@ MOST_BYTES = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Message:
+class ReceivedMessage:
     """A message that is complete: the process that sent it, its tag, and the buffer that it lies in."""
 
     source: int
@@ -55,7 +55,7 @@ class Mailbox:
         says: str,
         listens: bool,
         buffer: Callable[[int, int, int], np.ndarray] | None,
-        arrived: Callable[[Message], bool] | None,
+        arrived: Callable[[ReceivedMessage], bool] | None,
         counted: Callable[[int], bool] | None,
     ) -> None:
         self._mpi, self._channels, self._hears = mpi, channels, channels[hears]
@@ -65,7 +65,7 @@ class Mailbox:
         self._says, self._listens = says, listens
         self._buffer, self._arrived, self._counted = buffer, arrived, counted
         self._outgoing: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._delivered: queue.SimpleQueue[Message | BaseException] = queue.SimpleQueue()
+        self._delivered: queue.SimpleQueue[ReceivedMessage | BaseException] = queue.SimpleQueue()
         # Of each sender and tag, messages that are arriving: a later one may be complete before an earlier.
         self._arriving: dict[tuple[int, int], deque[_Arriving]] = {}
         self._awaited = 0
@@ -110,7 +110,7 @@ class Mailbox:
         if wake:
             self._wake.set()
 
-    def wait(self) -> Message:
+    def wait(self) -> ReceivedMessage:
         """Return the next message, as soon as there is one.
 
         Raises:
@@ -118,16 +118,16 @@ class Mailbox:
         """
         return self._take(None)
 
-    def next(self, seconds: float) -> Message | None:
+    def next(self, seconds: float) -> ReceivedMessage | None:
         """Return the next message, or None after so many seconds; raises as `wait` does."""
         try:
             return self._take(seconds)
         except queue.Empty:
             return None
 
-    def _take(self, seconds: float | None) -> Message:
+    def _take(self, seconds: float | None) -> ReceivedMessage:
         found = self._delivered.get(timeout=seconds)
-        if isinstance(found, Message):
+        if isinstance(found, ReceivedMessage):
             return found
         self._delivered.put(found)  # for whoever asks again
         raise found
@@ -225,7 +225,7 @@ class Mailbox:
         with self._counting:
             self._awaited = max(self._awaited - 1, 0)
         moving.append(found.Irecv(_bytes(array)))
-        arriving = _Arriving(Message(source, tag, array), size)
+        arriving = _Arriving(ReceivedMessage(source, tag, array), size)
         self._arriving.setdefault((source, tag), deque()).append(arriving)
         after.append(lambda: self._complete(arriving))
         return True
@@ -246,7 +246,7 @@ class Mailbox:
 
 @dataclass
 class _Arriving:
-    message: Message
+    message: ReceivedMessage
     size: int
     is_complete: bool = False
 

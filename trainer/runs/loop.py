@@ -17,7 +17,7 @@ from trainer.ranks.agreement import Agreed, agree
 from trainer.run_folder import checkpoint, record, resuming
 from trainer.run_folder.run_record import identity
 from trainer.runs import room
-from trainer.runs.predicting import Forecast
+from trainer.runs.predicting import PredictionWriter
 from trainer.runs.session import Session
 from trainer.runs.watching import Reconsidered
 from trainer.strategies.learner import Start, Sums
@@ -71,9 +71,9 @@ class Training(Session):
                 self._write_plan()
                 forecast = self._forecast()
 
-    def _forecast(self) -> Forecast:
+    def _forecast(self) -> PredictionWriter:
         """Predict the updates to come; a collective."""
-        forecast = Forecast(
+        forecast = PredictionWriter(
             self.plan,
             self.learner,
             self.world,

@@ -22,7 +22,7 @@ from trainer.telemetry.prediction import RunPrediction
 from trainer.telemetry.recorder import Recorder
 
 
-class Forecast:
+class PredictionWriter:
     """Writes prediction.json. Does nothing without telemetry or where nothing moves between processes.
 
     Args:

@@ -16,7 +16,7 @@ _OURS = {
     "spatial": "trainer.strategies.placed.strategy:Spatial",
     "filters": "trainer.strategies.placed.filters:Filters",
     "hybrid": "trainer.strategies.placed.hybrid:Hybrid",
-    "hypergraph": "trainer.strategies.placed.hypergraph:Hypergraph",
+    "hypergraph": "trainer.strategies.placed.hypergraph:HypergraphParallel",
     "auto": "trainer.strategies.automatic:Automatic",
     "parameter-server async": "trainer.strategies.async_servers.asynchronous:Asynchronous",
 }

@@ -12,7 +12,7 @@ from trainer.telemetry.intervals import Interval
 
 
 @dataclass(frozen=True)
-class Layout:
+class MarkLayout:
     """What the numbers of `Call.marks` are: three moments, ends of chunks, events, pairs of buckets.
 
     Attributes:
@@ -44,7 +44,7 @@ class Call:
         arrived: when the first message of others was there; where there is none, when the step began.
     """
 
-    layout: Layout
+    layout: MarkLayout
     marks: np.ndarray
     ended: float
     arrived: float = 0.0

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from trainer.errors import RunError
 from trainer.planning import links
 from trainer.planning.exchange import Exchange, exposed
-from trainer.planning.links import Link, Timed
+from trainer.planning.links import HostLink, Timed
 from trainer.run_folder import record
 from trainer.telemetry.losses import LAST
 from trainer.telemetry.records import RunTelemetry, Step
@@ -49,7 +49,7 @@ class RunPrediction(BaseModel):
     counted: int
     crossing: dict[str, list[int]] = {}
     timed: list[Timed] = []
-    link: Link | None = None
+    link: HostLink | None = None
     parts: int
     statistics: int = 0
     communication_s: float | None = None
@@ -117,13 +117,13 @@ def before_steps(
     places = links.places(hosts)
     several = len(set(hosts)) > 1
     crossing = links.crossing(exchange.rounds, places) if several and exchange.of_all else []
-    link: Link | None = None
+    link: HostLink | None = None
     communication: float | None = None
     # All-reduces within one host say nothing of the link to servers on another.
     if timed and exchange.allreduce is not None and several == (len(set(hosts[:ranks])) > 1):
         link = links.fit(timed, exchange.allreduce, hosts[:ranks])
         if round_trip_s is not None:
-            link = Link(round_trip_s / 2, link.bytes_per_second)
+            link = HostLink(round_trip_s / 2, link.bytes_per_second)
         communication = links.seconds(exchange.rounds, hosts, link)
     return RunPrediction(
         start=start,

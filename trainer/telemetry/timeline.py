@@ -18,7 +18,7 @@ import numpy as np
 
 from trainer.telemetry import marks
 from trainer.telemetry.intervals import Interval, StepIntervals
-from trainer.telemetry.marks import Call, Layout
+from trainer.telemetry.marks import Call, MarkLayout
 
 
 class Timeline:
@@ -32,12 +32,12 @@ class Timeline:
 
     def __init__(self, enabled: bool = True, *, deterministic: bool = False) -> None:
         self.enabled, self._deterministic = enabled, deterministic
-        self._calls: list[tuple[Layout, Any, float]] = []
+        self._calls: list[tuple[MarkLayout, Any, float]] = []
         self._recorded: list[Interval] = []
         self._arrived: list[np.ndarray] = []
         self._closed: list[_Closed] = []
         self._traced = False
-        self._layout = Layout()
+        self._layout = MarkLayout()
         self._graph: Any = None
         self._moments: list[Any] = []
         self._chunks: list[tuple[tuple[str, int], Any]] = []
@@ -112,7 +112,7 @@ class Timeline:
         if not self.enabled:
             return tf.zeros([0], tf.float64)
         forward, backward = self._events
-        self._layout = Layout(
+        self._layout = MarkLayout(
             tuple(leaves for leaves, _ in forward),
             tuple(leaves for leaves, _ in backward),
             self._sizes,
@@ -275,7 +275,7 @@ def _moments_of_buckets() -> Any:
 
 # A step as `StepIntervals` has it, but for its intervals: calls of the compiled step, and what was recorded
 # besides. These become intervals when they are asked for: a step itself keeps numbers, nothing else.
-_Calls = list[tuple[Layout, Any, float]]
+_Calls = list[tuple[MarkLayout, Any, float]]
 _Closed = tuple[int, float, float, bool, _Calls, list[Interval], list[np.ndarray]]
 
 

@@ -20,7 +20,7 @@ from trainer.errors import CingulumError, WorldError
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """One place on a curve.
 
     Attributes:
@@ -34,17 +34,17 @@ class Point:
     job: LoaderJob
 
 
-def points(job: LoaderJob, cores: int) -> list[Point]:
+def points(job: LoaderJob, cores: int) -> list[SweepPoint]:
     """Return the points to measure: along each axis doubled, from 1 or a batch up to what there is."""
     more = [dataclasses.replace(job, volumes=job.batch * 2**k) for k in range(1, 12)]
-    found = [Point("volumes", one.volumes, one) for one in more if one.volumes <= job.volumes]
+    found = [SweepPoint("volumes", one.volumes, one) for one in more if one.volumes <= job.volumes]
     for threads in _doubled(2 * cores):
-        found.append(Point("threads", threads, dataclasses.replace(job, threads=threads)))
+        found.append(SweepPoint("threads", threads, dataclasses.replace(job, threads=threads)))
     for ranks in _doubled(cores):
         if job.volumes % (ranks * job.batch) == 0:
             # As many threads in all, whatever the ranks: what is added is another process, not another core.
             own = dataclasses.replace(job, world_size=ranks, threads=max(1, cores // ranks))
-            found.append(Point("ranks", ranks, own))
+            found.append(SweepPoint("ranks", ranks, own))
     return found
 
 
@@ -85,7 +85,7 @@ def scaling(study: LoaderStudy, progress: Progress) -> dict[str, Any]:
     }
 
 
-def _measured(point: Point, repeats: int) -> dict[str, Any]:
+def _measured(point: SweepPoint, repeats: int) -> dict[str, Any]:
     job = point.job
     ranks = [dataclasses.replace(job, rank=rank) for rank in range(job.world_size)]
     with ExitStack() as stack:

@@ -14,8 +14,8 @@ from typing import Protocol
 from jobs import hostfile
 from jobs.testbed import Testbed, layout
 from trainer.bench.scaling import page
-from trainer.bench.scaling.cells import Cell, Row
-from trainer.bench.scaling.results import Results
+from trainer.bench.scaling.cells import Cell, MeasuredCell
+from trainer.bench.scaling.results import StudyResults
 from trainer.bench.scaling.study import Study
 from trainer.errors import CingulumError, InputError
 from trainer.progress import Counting
@@ -31,11 +31,13 @@ class Measure(Protocol):
         progress: Callable[[str], None],
         *,
         hosts: Sequence[str] | None = None,
-    ) -> Row:
+    ) -> MeasuredCell:
         """See `measure.measure`."""
 
 
-def conduct(study: Study, results: Results, *, retry: bool, measure: Measure, train: Measure) -> list[Row]:
+def conduct(
+    study: Study, results: StudyResults, *, retry: bool, measure: Measure, train: Measure
+) -> list[MeasuredCell]:
     """Measure what is missing, write the page anew after each cell, and return the new rows.
 
     A cell that fails becomes a row with its error. Rows that were measured stay, whatever ends the study.
@@ -54,7 +56,7 @@ def conduct(study: Study, results: Results, *, retry: bool, measure: Measure, tr
     studies = results.note(study)
     cells = study.cells()
     todo = results.missing(cells, retry=retry)
-    added: list[Row] = []
+    added: list[MeasuredCell] = []
     with contextlib.ExitStack() as stack:
         counting = stack.enter_context(Counting("measuring", "cells"))
         nodes = allocation()
@@ -80,15 +82,15 @@ def _row(
     testbed: Testbed | None,
     progress: Callable[[str], None],
     nodes: Sequence[str] | None,
-) -> Row:
+) -> MeasuredCell:
     try:
         return measure(cell, testbed if cell.hosts else None, progress, hosts=nodes)
     except Exception as error:  # whatever it is, the other cells are worth having
         said = error.message if isinstance(error, CingulumError) else f"{type(error).__name__}: {error}"
-        return Row(cell, error=said)
+        return MeasuredCell(cell, error=said)
 
 
-def _outcome(row: Row) -> str:
+def _outcome(row: MeasuredCell) -> str:
     if row.error is not None:
         return f"failed: {row.error.strip().splitlines()[-1] if row.error.strip() else 'no message'}"
     return f"{row.samples_per_second:.2f} samples/s"

@@ -24,7 +24,7 @@ from cingulum.bench.scaling import launching
 from jobs.testbed import Testbed, namespaces, programs
 from jobs.testbed.layout import bytes_per_second
 from trainer.bench import hardware
-from trainer.bench.scaling.cells import PARTS, Cell, Counters, Row
+from trainer.bench.scaling.cells import PARTS, Cell, Counters, MeasuredCell
 from trainer.bench.scaling.variants import OTHERS
 from trainer.config.explaining import explain
 from trainer.config.strategy import BY_NAME, RingConfig, ServerConfig
@@ -45,7 +45,7 @@ _SLACK_S = 120.0
 
 def measure(
     cell: Cell, testbed: Testbed | None, progress: Progress, *, hosts: Sequence[str] | None = None
-) -> Row:
+) -> MeasuredCell:
     """Time a cell's steps, and count what crosses the interfaces meanwhile.
 
     Args:
@@ -68,11 +68,13 @@ def measure(
     try:
         with _shaped(testbed, names, cell.bandwidth):
             if other is not None:
-                row: Row = other.measure(cell, testbed, progress, count=lambda: _count(testbed, names))
+                row: MeasuredCell = other.measure(
+                    cell, testbed, progress, count=lambda: _count(testbed, names)
+                )
                 return row
             return _run(cell, testbed, names, progress)
     except CingulumError as error:
-        return Row(cell, machine=hardware.here(), error=str(error))
+        return MeasuredCell(cell, machine=hardware.here(), error=str(error))
 
 
 def predict(cell: Cell, sizes: Sequence[int], compute_s: float, hosts: Sequence[str]) -> dict[str, Any]:
@@ -114,7 +116,7 @@ def _rounds(cell: Cell, sizes: Sequence[int]) -> costs.Rounds:
     return data_plan.exchange(RingConfig(**cell.options), elements, cell.ranks).rounds
 
 
-def _named(hosts: Sequence[str], traffic: Sequence[costs.Traffic]) -> dict[str, dict[str, float]]:
+def _named(hosts: Sequence[str], traffic: Sequence[costs.InterfaceBytes]) -> dict[str, dict[str, float]]:
     return {host: one._asdict() for host, one in zip(hosts, traffic, strict=True)}
 
 
@@ -158,7 +160,7 @@ def _send_frames(testbed: Testbed, hosts: Sequence[str], at_once: int) -> None:
             raise WorldError(f"{host}: the frames of its link cannot be limited: {done.stderr.strip()}")
 
 
-def _run(cell: Cell, testbed: Testbed | None, hosts: Sequence[str], progress: Progress) -> Row:
+def _run(cell: Cell, testbed: Testbed | None, hosts: Sequence[str], progress: Progress) -> MeasuredCell:
     program = [sys.executable, "-m", "trainer.bench.scaling.worker", json.dumps(dataclasses.asdict(cell))]
     line, environment = launching.command(cell, program, testbed=testbed, hosts=hosts)
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **environment}
@@ -178,7 +180,7 @@ def _run(cell: Cell, testbed: Testbed | None, hosts: Sequence[str], progress: Pr
         hear("timed", _SLACK_S + _PATIENCE * expected * cell.steps)
         after = _count(testbed, hosts)
         found = hear("found", _SLACK_S)
-    row = Row.of_steps(cell, [rank["seconds"] for rank in found], before, after)
+    row = MeasuredCell.of_steps(cell, [rank["seconds"] for rank in found], before, after)
     progress(f"{cell.describe()}: measured {row.step_s['median']:.3f} s a step")
     return dataclasses.replace(
         row,

@@ -18,7 +18,7 @@ from cingulum.bench.processes import Process, Running
 from cingulum.bench.scaling import launching
 from jobs.testbed import Testbed
 from trainer.bench import hardware
-from trainer.bench.scaling.cells import Cell, Row, key
+from trainer.bench.scaling.cells import Cell, MeasuredCell, key
 from trainer.config.strategy import BY_NAME
 
 SUBJECTS = 48
@@ -35,7 +35,7 @@ def train(
     *,
     hosts: Sequence[str] | None = None,
     folder: Path,
-) -> Row:
+) -> MeasuredCell:
     """Train a cell's network for its epochs, one compute thread per rank.
 
     Args:
@@ -69,7 +69,7 @@ def train(
     _run("the training", line, environment, _EPOCH_S * (cell.epochs + 1))
     result = json.loads((run / "result.json").read_text(encoding="utf-8"))
     curve = points(run / "metrics.jsonl")
-    return Row(
+    return MeasuredCell(
         cell,
         samples_per_second=float(result["samples_per_second"]),
         machine=hardware.here(),

@@ -26,7 +26,7 @@ LEAST_S = 0.5
 
 def main() -> None:
     """Answer until the input ends."""
-    kind, job = readers.Kind(**json.loads(sys.argv[1])), LoaderJob(**json.loads(sys.argv[2]))
+    kind, job = readers.ReaderKind(**json.loads(sys.argv[1])), LoaderJob(**json.loads(sys.argv[2]))
     # What libraries print must not come between the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -47,7 +47,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 class _Worker:
     """What a reader can be asked."""
 
-    def __init__(self, kind: readers.Kind, job: LoaderJob) -> None:
+    def __init__(self, kind: readers.ReaderKind, job: LoaderJob) -> None:
         self._job = job
         self._rounds = kind.rounds and job.dtype == "float16"
         self._reader: Any = readers.make(kind, job)

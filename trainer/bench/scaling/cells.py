@@ -119,7 +119,7 @@ class Cell:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class MeasuredCell:
     """A cell with what it measured.
 
     Attributes:
@@ -150,7 +150,7 @@ class Row:
     @classmethod
     def of_steps(
         cls, cell: Cell, seconds: Sequence[Sequence[float]], before: Counters, after: Counters
-    ) -> Row:
+    ) -> MeasuredCell:
         """Return the row of timed steps, without a prediction and without the parts of a step.
 
         Step times are means over ranks of each rank's median, shortest and longest step; bytes are per step.
@@ -186,7 +186,7 @@ class Row:
         return json.dumps({"key": key(self.cell), **dataclasses.asdict(self)}, sort_keys=True)
 
     @classmethod
-    def from_json(cls, line: str) -> Row:
+    def from_json(cls, line: str) -> MeasuredCell:
         """Return the row that `to_json` wrote.
 
         Raises:

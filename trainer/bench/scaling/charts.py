@@ -6,13 +6,13 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
-from trainer.bench.scaling.summary import Curve, Point, Training
+from trainer.bench.scaling.summary import Curve, LinePoint, TrainingCurve
 from trainer.report.axes import Axes, short
 from trainer.report.figure import Figure, table
 
 MB = 1e6
 IDEAL = "chance"
-Value = Callable[[Point], float | None]
+Value = Callable[[LinePoint], float | None]
 
 
 def colour(place: int) -> str:
@@ -46,10 +46,10 @@ def throughput(name: str, heading: str, curves: Named) -> Figure | None:
 def traffic(name: str, heading: str, curves: Named) -> Figure | None:
     """Draw MB per step sent or received by the busiest host, whichever is more; predictions are dashed."""
 
-    def measured(point: Point) -> float | None:
+    def measured(point: LinePoint) -> float | None:
         return _more(point.busiest("sent"), point.busiest("received"))
 
-    def predicted(point: Point) -> float | None:
+    def predicted(point: LinePoint) -> float | None:
         return _more(point.predicted("sent"), point.predicted("received"))
 
     return _figure(name, heading, curves, "MB per step", measured, beside=predicted)
@@ -149,7 +149,7 @@ _SCORES = (
 )
 
 
-def accuracy(name: str, heading: str, trainings: Sequence[tuple[str, str, Training]]) -> list[Figure]:
+def accuracy(name: str, heading: str, trainings: Sequence[tuple[str, str, TrainingCurve]]) -> list[Figure]:
     """Draw score and validation loss against seconds of training, evaluation not counted.
 
     Args:
@@ -186,7 +186,7 @@ def accuracy(name: str, heading: str, trainings: Sequence[tuple[str, str, Traini
     return found
 
 
-def staleness(name: str, heading: str, trained: Sequence[tuple[str, str, Training]]) -> Figure | None:
+def staleness(name: str, heading: str, trained: Sequence[tuple[str, str, TrainingCurve]]) -> Figure | None:
     """Share of updates by staleness, side by side for each training; None where none was asynchronous.
 
     Args:
@@ -285,5 +285,5 @@ def breakdown(name: str, heading: str, curves: Named) -> Figure | None:
     return Figure(name, heading, axes, table(columns, numbers), legend, caption=said)
 
 
-def _parts(point: Point) -> dict[str, float]:
+def _parts(point: LinePoint) -> dict[str, float]:
     return {part: point.timeline[part] for part in STACKED if point.timeline.get(part)}

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from trainer.atomic import write_text
 from trainer.bench.scaling import charts, paper_table
-from trainer.bench.scaling.cells import Row, key
+from trainer.bench.scaling.cells import MeasuredCell, key
 from trainer.bench.scaling.charts import MB
 from trainer.bench.scaling.study import Study, merged
-from trainer.bench.scaling.summary import Curve, Point, Training, curves, failures, trainings
+from trainer.bench.scaling.summary import Curve, LinePoint, TrainingCurve, curves, failures, trainings
 from trainer.report.figure import Figure
 from trainer.report.page import Page, template
 
@@ -20,14 +20,16 @@ PAGE, CSV, LATEX = "scaling.html", "table.csv", "table.tex"
 
 
 @dataclass(frozen=True)
-class Section:
+class ChartSection:
     """The charts of one network in one place."""
 
     heading: str
     figures: tuple[Figure, ...]
 
 
-def save(studies: Sequence[Study], rows: Mapping[str, Row], folder: Path, *, pictures: bool = True) -> Path:
+def save(
+    studies: Sequence[Study], rows: Mapping[str, MeasuredCell], folder: Path, *, pictures: bool = True
+) -> Path:
     """Write the page and the table, and with `pictures` every figure as PNG and CSV; return the page's path.
 
     Raises:
@@ -44,7 +46,7 @@ def save(studies: Sequence[Study], rows: Mapping[str, Row], folder: Path, *, pic
     return folder / PAGE
 
 
-def render(studies: Sequence[Study], rows: Mapping[str, Row]) -> Page:
+def render(studies: Sequence[Study], rows: Mapping[str, MeasuredCell]) -> Page:
     """Return the page of what was measured so far; `tables` has the CSV and the LaTeX by file name."""
     lines = merged(list(studies))
     found = curves(lines, rows)
@@ -164,7 +166,7 @@ def _compared(found: Sequence[Curve], networks: Sequence[str]) -> list[Figure]:
     return [figure for figure in figures if figure is not None]
 
 
-def _sections(model: str, found: Sequence[Curve], trained: Sequence[Training]) -> list[Section]:
+def _sections(model: str, found: Sequence[Curve], trained: Sequence[TrainingCurve]) -> list[ChartSection]:
     mine = [curve for curve in found if curve.line.first.model == model]
     learned = [training for training in trained if training.line.first.model == model]
     lines = [curve.line for curve in mine] + [training.line for training in learned]
@@ -196,7 +198,7 @@ def _sections(model: str, found: Sequence[Curve], trained: Sequence[Training]) -
         )
         kept = tuple(figure for figure in figures if figure is not None)
         if kept:
-            sections.append(Section(f"{model} on {place}", kept))
+            sections.append(ChartSection(f"{model} on {place}", kept))
     return sections
 
 
@@ -209,7 +211,9 @@ _HEADINGS = {
 }
 
 
-def _chosen(trained: Sequence[Training], kinds: Mapping[str, str]) -> list[tuple[str, str, Training]]:
+def _chosen(
+    trained: Sequence[TrainingCurve], kinds: Mapping[str, str]
+) -> list[tuple[str, str, TrainingCurve]]:
     """Return one process once, and every strategy at its highest number of ranks."""
     last: dict[str, int] = {}
     for training in trained:
@@ -226,7 +230,7 @@ def _chosen(trained: Sequence[Training], kinds: Mapping[str, str]) -> list[tuple
     return chosen
 
 
-def _words(curve: Curve, point: Point) -> list[str]:
+def _words(curve: Curve, point: LinePoint) -> list[str]:
     """A row of the page's table."""
 
     def number(value: float | None, form: str = ".3f") -> str:
@@ -256,7 +260,7 @@ def _words(curve: Curve, point: Point) -> list[str]:
     ]
 
 
-def _machines(rows: Iterable[Row]) -> list[tuple[str, int]]:
+def _machines(rows: Iterable[MeasuredCell]) -> list[tuple[str, int]]:
     """Return the machines that were measured on, with the number of cells."""
     counted: Counter[str] = Counter()
     for row in rows:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainer.bench.scaling.charts import MB
-from trainer.bench.scaling.summary import Curve, Point
+from trainer.bench.scaling.summary import Curve, LinePoint
 from trainer.report.figure import Table
 
 HEADER = (
@@ -45,7 +45,7 @@ def table(curves: Sequence[Curve]) -> Table:
     return Table(HEADER, tuple(tuple(_row(curve, p)) for curve in curves for p in curve.points))
 
 
-def _row(curve: Curve, point: Point) -> list[Any]:
+def _row(curve: Curve, point: LinePoint) -> list[Any]:
     cell = point.cell
     timeline = point.timeline
     parts = ("input_wait", "forward", "backward", "exposed", "overlapped", "update", "other")

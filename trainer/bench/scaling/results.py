@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from trainer.atomic import write_text
-from trainer.bench.scaling.cells import Cell, Row, key
+from trainer.bench.scaling.cells import Cell, MeasuredCell, key
 from trainer.bench.scaling.study import Study
 from trainer.errors import InputError
 
@@ -21,7 +21,7 @@ ROWS = "rows.jsonl"
 STUDIES = "studies.json"
 
 
-class Results:
+class StudyResults:
     """The rows of a folder; as a context, the only writer of it.
 
     Args:
@@ -33,7 +33,7 @@ class Results:
         self.rows, self.unreadable = read(folder)
         self._file: int | None = None
 
-    def __enter__(self) -> Results:
+    def __enter__(self) -> StudyResults:
         """Open for writing.
 
         Raises:
@@ -62,7 +62,7 @@ class Results:
             os.close(self._lock)
             self._file = None
 
-    def add(self, row: Row) -> None:
+    def add(self, row: MeasuredCell) -> None:
         """Append a row; it is on the disk when this returns. Of rows of one cell, the last counts.
 
         Raises:
@@ -101,21 +101,21 @@ class Results:
         return known
 
 
-def read(folder: Path) -> tuple[dict[str, Row], int]:
+def read(folder: Path) -> tuple[dict[str, MeasuredCell], int]:
     """Return the rows of a folder by the key of their cell, and the number of unreadable whole lines.
 
     Raises:
         OSError: the file is there and cannot be read.
     """
     path = folder / ROWS
-    rows: dict[str, Row] = {}
+    rows: dict[str, MeasuredCell] = {}
     unreadable = 0
     if not path.exists():
         return rows, unreadable
     *lines, _ = path.read_bytes().split(b"\n")  # what follows the last newline was cut short
     for line in lines:
         try:
-            row = Row.from_json(line.decode())
+            row = MeasuredCell.from_json(line.decode())
         except ValueError:
             unreadable += 1
         else:

@@ -94,9 +94,9 @@ class Study:
         )
         return tuple({key(cell): cell for cell in product}.values())
 
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> tuple[StudyLine, ...]:
         """Return the lines of the plots, each once."""
-        found: dict[tuple[str, ...], Line] = {}
+        found: dict[tuple[str, ...], StudyLine] = {}
         kinds: list[tuple[tuple[str, ...], int]] = [((scaling,), 0) for scaling in self.scalings]
         if self.epochs:
             kinds.append(((), self.epochs))
@@ -113,7 +113,7 @@ class Study:
                 epochs=epochs,
             ).cells()
             if mine:
-                line = Line(variant(word).title, mine[0].place(hosts), hosts, mine)
+                line = StudyLine(variant(word).title, mine[0].place(hosts), hosts, mine)
                 found.setdefault(tuple(key(cell) for cell in mine), line)
         return tuple(found.values())
 
@@ -133,7 +133,7 @@ class Study:
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class StudyLine:
     """Cells that differ in their ranks (and repeats) only.
 
     Attributes:
@@ -154,9 +154,9 @@ class Line:
         return self.cells[0]
 
 
-def merged(studies: list[Study]) -> tuple[Line, ...]:
+def merged(studies: list[Study]) -> tuple[StudyLine, ...]:
     """Return the lines of several studies, each once."""
-    found: dict[str, Line] = {}
+    found: dict[str, StudyLine] = {}
     for study in studies:
         for line in study.lines():
             found.setdefault(json.dumps([key(cell) for cell in line.cells]), line)

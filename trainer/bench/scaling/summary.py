@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from trainer.bench.scaling.cells import PARTS, Cell, Row, key
-from trainer.bench.scaling.study import Line
+from trainer.bench.scaling.cells import PARTS, Cell, MeasuredCell, key
+from trainer.bench.scaling.study import StudyLine
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
+class LinePoint:
     """One world size of a line, over all its repeats.
 
     Attributes:
@@ -21,7 +21,7 @@ class Point:
     """
 
     cell: Cell
-    rows: tuple[Row, ...]
+    rows: tuple[MeasuredCell, ...]
     base: float | None = None
 
     @property
@@ -83,16 +83,16 @@ class Curve:
         points: world sizes that succeeded, the smallest first.
     """
 
-    line: Line
-    points: tuple[Point, ...]
+    line: StudyLine
+    points: tuple[LinePoint, ...]
 
-    def at(self, ranks: int) -> Point | None:
+    def at(self, ranks: int) -> LinePoint | None:
         """Return the point of so many ranks."""
         return next((point for point in self.points if point.ranks == ranks), None)
 
 
 @dataclasses.dataclass(frozen=True)
-class Training:
+class TrainingCurve:
     """Accuracy against time of one training.
 
     Attributes:
@@ -100,15 +100,15 @@ class Training:
         row: its row, with a curve.
     """
 
-    line: Line
-    row: Row
+    line: StudyLine
+    row: MeasuredCell
 
     def seconds_to(self, column: str, target: float) -> float | None:
         """Return the seconds of training until a score is first as high as a target; None: never."""
         return next((p["seconds"] for p in self.row.curve if p.get(column, -1.0) >= target), None)
 
 
-def curves(lines: Sequence[Line], rows: Mapping[str, Row]) -> list[Curve]:
+def curves(lines: Sequence[StudyLine], rows: Mapping[str, MeasuredCell]) -> list[Curve]:
     """Return the lines that are not trainings with their points; lines without a point are left out.
 
     The speed-up of our strategies refers to one process of `data` in the same place, that of a peer to one
@@ -128,33 +128,33 @@ def curves(lines: Sequence[Line], rows: Mapping[str, Row]) -> list[Curve]:
     return based
 
 
-def trainings(lines: Sequence[Line], rows: Mapping[str, Row]) -> list[Training]:
+def trainings(lines: Sequence[StudyLine], rows: Mapping[str, MeasuredCell]) -> list[TrainingCurve]:
     """Return the trainings that were measured, each once."""
-    found: dict[str, Training] = {}
+    found: dict[str, TrainingCurve] = {}
     for line in lines:
         for cell in line.cells if line.first.train else ():
             row = rows.get(key(cell))
             if row is not None and row.error is None and row.curve:
-                found.setdefault(key(cell), Training(line, row))
+                found.setdefault(key(cell), TrainingCurve(line, row))
     return list(found.values())
 
 
-def failures(lines: Sequence[Line], rows: Mapping[str, Row]) -> list[Row]:
+def failures(lines: Sequence[StudyLine], rows: Mapping[str, MeasuredCell]) -> list[MeasuredCell]:
     """Return the rows with an error, each once."""
     asked = {key(cell): None for line in lines for cell in line.cells}
     return [rows[name] for name in asked if name in rows and rows[name].error is not None]
 
 
-def _points(line: Line, rows: Mapping[str, Row]) -> Curve:
-    by_ranks: dict[int, list[Row]] = {}
+def _points(line: StudyLine, rows: Mapping[str, MeasuredCell]) -> Curve:
+    by_ranks: dict[int, list[MeasuredCell]] = {}
     for cell in line.cells:
         row = rows.get(key(cell))
         if row is not None and row.error is None:
             by_ranks.setdefault(cell.ranks, []).append(row)
-    return Curve(line, tuple(Point(found[0].cell, tuple(found)) for _, found in sorted(by_ranks.items())))
+    return Curve(line, tuple(LinePoint(found[0].cell, tuple(found)) for _, found in sorted(by_ranks.items())))
 
 
-def _place(line: Line) -> tuple[object, ...]:
+def _place(line: StudyLine) -> tuple[object, ...]:
     cell = line.first
     return cell.model, cell.size, cell.width, cell.batch, cell.scaling, line.place
 

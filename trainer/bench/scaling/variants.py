@@ -12,7 +12,7 @@ from trainer.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)
-class Other:
+class OtherSystem:
     """A system that a study compares with: its steps are timed, and it is not trained.
 
     Attributes:
@@ -29,7 +29,7 @@ class Other:
 
 
 # By the word that names it; what compares with others adds them (benchmarks/beside_peers.py).
-OTHERS: dict[str, Other] = {}
+OTHERS: dict[str, OtherSystem] = {}
 
 
 def title(strategy: str, options: Mapping[str, Any], servers: int | str) -> str:

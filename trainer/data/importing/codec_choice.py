@@ -47,7 +47,7 @@ _MOST_MEASURED, _MEASURED_BYTES, _MOST_TRIED = 4, 256 << 20, 32
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCodec:
     """Measurements of a codec.
 
     Attributes:
@@ -74,7 +74,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Choice:
+class CodecChoice:
     """The chosen codec, and its measurements.
 
     Attributes:
@@ -91,7 +91,7 @@ class Choice:
     disk_bytes_per_s: float
     threads: int
     volumes: int
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredCodec, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -99,7 +99,7 @@ class Choice:
         return {**asdict(self), "measured": rows}
 
 
-def choose(arrays: Sequence[np.ndarray], layout: Layout, folder: Path, threads: int) -> Choice:
+def choose(arrays: Sequence[np.ndarray], layout: Layout, folder: Path, threads: int) -> CodecChoice:
     """Return the best codec for some volumes, by measuring every codec.
 
     Args:
@@ -121,10 +121,10 @@ def choose(arrays: Sequence[np.ndarray], layout: Layout, folder: Path, threads: 
         f"{best.stored_bytes / 2**20:.2f} MiB each; {second.codec}: {second.volumes_per_s:.0f} at "
         f"{second.stored_bytes / 2**20:.2f} MiB (disk {rate / 1e6:.0f} MB/s, {threads} threads)"
     )
-    return Choice(best.codec, why, rate, threads, len(arrays), measured)
+    return CodecChoice(best.codec, why, rate, threads, len(arrays), measured)
 
 
-def pick(measured: Sequence[Measured]) -> Measured:
+def pick(measured: Sequence[MeasuredCodec]) -> MeasuredCodec:
     """Return the smallest of those that are within `WITHIN` of the fastest."""
     fastest = max(row.volumes_per_s for row in measured)
     good = [row for row in measured if row.volumes_per_s >= (1 - WITHIN) * fastest]
@@ -167,7 +167,7 @@ def disk_speed(folder: Path, nbytes: int = DISK_BYTES) -> float:
         path.unlink(missing_ok=True)
 
 
-def _measure(arrays: Sequence[np.ndarray], layout: Layout, rate: float, threads: int) -> Measured:
+def _measure(arrays: Sequence[np.ndarray], layout: Layout, rate: float, threads: int) -> MeasuredCodec:
     packed = [stored_types.pack(array, layout.dtype) for array in arrays]
     volumes = [(layout.encode(stored), scale) for stored, scale in packed]
     stored_bytes = sum(sum(map(len, chunks)) for chunks, _ in volumes) / len(volumes)
@@ -176,7 +176,7 @@ def _measure(arrays: Sequence[np.ndarray], layout: Layout, rate: float, threads:
         chunks, scale = volumes[number % len(volumes)]
         decode_all(layout, chunks, scale)
 
-    return Measured(layout.codec, stored_bytes, stored_bytes / rate, seconds_each(decode, threads))
+    return MeasuredCodec(layout.codec, stored_bytes, stored_bytes / rate, seconds_each(decode, threads))
 
 
 def decode_all(layout: Layout, chunks: Sequence[bytes], scale: float | None) -> None:

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.planning.hypergraph import choices, exact, nested
-from trainer.planning.hypergraph.choices import Choice
-from trainer.planning.hypergraph.groups import Group, groups, layouts
+from trainer.planning.hypergraph.choices import GroupChoice
+from trainer.planning.hypergraph.groups import OperationGroup, groups, layouts
 from trainer.planning.hypergraph.judging import MOST_LISTED, NEGLIGIBLE
 from trainer.planning.hypergraph.machines import distances, machine
 from trainer.planning.hypergraph.nets import Hypergraph, hypergraph
 from trainer.planning.hypergraph.partitioner import Partitioner, PartitionError
 from trainer.planning.hypergraph.search import Objective, Search, Value
 from trainer.planning.hypergraph.traffic import Traffic
-from trainer.planning.hypergraph.wanted import Balance, Wanted
+from trainer.planning.hypergraph.wanted import Balance, PartitionGoal
 from trainer.planning.placement.layouts import Layout
 from trainer.planning.placement.operations import Network
 from trainer.planning.placement.ways import Layouts
@@ -81,7 +81,7 @@ class Candidates:
         self,
         network: Network,
         ranks: int,
-        wanted: Wanted,
+        wanted: PartitionGoal,
         profile: Profile,
         times: int,
         done: Callable[[], None] = lambda: None,
@@ -143,7 +143,7 @@ class Candidates:
         if self._ranks > 1 and not is_every_layer:
             for label, divided in self._partitions:
                 for own, layout in zip(offered, divided, strict=True):
-                    own.append(Choice(label, layout))
+                    own.append(GroupChoice(label, layout))
         labels = list(dict.fromkeys(choice.label for some in offered for choice in some))
         search = Search(
             self._traffic,
@@ -179,7 +179,7 @@ class Candidates:
         divided = [some[index].layout for some, index in zip(offered, best, strict=True)]
         return search.value(best).cost, int(self._traffic.held(divided).max())
 
-    def _choices(self, number: int, is_every_layer: bool) -> list[Choice]:
+    def _choices(self, number: int, is_every_layer: bool) -> list[GroupChoice]:
         """Ways to divide a group, of which the first one is there for every group.
 
         Args:
@@ -196,18 +196,18 @@ class Candidates:
         return [*self._wholes[number], *cut]
 
     @functools.cached_property
-    def _wholes(self) -> list[list[Choice]]:
+    def _wholes(self) -> list[list[GroupChoice]]:
         """Of each group, the choices to have it whole on one rank."""
         ranks = range(self._ranks if self._ranks <= _FEW_RANKS else 1)
         return self._of_shapes(lambda shape: [choices.whole(shape, rank) for rank in ranks])
 
-    def _of_shapes(self, offered: Callable[[tuple[int, ...]], list[Choice]]) -> list[list[Choice]]:
+    def _of_shapes(self, offered: Callable[[tuple[int, ...]], list[GroupChoice]]) -> list[list[GroupChoice]]:
         """Choices of each group; those of one shape share layouts, so that what they send is counted once."""
         shapes = dict.fromkeys(group.shape for group in self._groups)
         found = {shape: offered(shape) for shape in shapes}
         return [list(found[group.shape]) for group in self._groups]
 
-    def _cut(self, shape: tuple[int, ...]) -> list[Choice]:
+    def _cut(self, shape: tuple[int, ...]) -> list[GroupChoice]:
         """Ways to cut a shape; where ranks are many also for some of them, to which little may be enough."""
         found = choices.cuts(shape, self.speeds)
         if self._ranks > MOST_LISTED and len(set(self.speeds)) == 1:
@@ -298,7 +298,9 @@ _AXES = ("", "depth", "channels", "samples", "depth, channels", "samples, depth,
 _FEWEST_AXES = 3  # samples, one of space, channels
 
 
-def tilings(groups: Sequence[Group], ranks: int, granularity: int | None) -> Iterator[tuple[str, Counts]]:
+def tilings(
+    groups: Sequence[OperationGroup], ranks: int, granularity: int | None
+) -> Iterator[tuple[str, Counts]]:
     """Return ways to cut groups into tiles, each with what it is called.
 
     Args:

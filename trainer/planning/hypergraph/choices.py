@@ -14,7 +14,7 @@ _FEWEST_AXES = 3  # samples, one of space, channels
 
 
 @dataclass(frozen=True)
-class Choice:
+class GroupChoice:
     """One way to divide a group.
 
     Attributes:
@@ -26,12 +26,12 @@ class Choice:
     layout: Layout
 
 
-def whole(shape: Sequence[int], rank: int) -> Choice:
+def whole(shape: Sequence[int], rank: int) -> GroupChoice:
     """Return all of it on one rank."""
-    return Choice(f"whole on rank {rank}", replicated(shape, [rank]))
+    return GroupChoice(f"whole on rank {rank}", replicated(shape, [rank]))
 
 
-def cuts(shape: Sequence[int], speeds: Sequence[float]) -> list[Choice]:
+def cuts(shape: Sequence[int], speeds: Sequence[float]) -> list[GroupChoice]:
     """Return the ways to cut a tensor into a part for each rank.
 
     Parts along one axis are in proportion to the ranks' speeds. Parts along several axes are equal: the first
@@ -57,7 +57,7 @@ def cuts(shape: Sequence[int], speeds: Sequence[float]) -> list[Choice]:
             continue
         else:
             layout = _grid(shape, parts)
-        found.append(Choice(label, layout))
+        found.append(GroupChoice(label, layout))
     return found
 
 
@@ -124,7 +124,7 @@ def _cubes(count: int, space: int) -> tuple[int, ...]:
     return (best, *_cubes(count // best, space - 1))
 
 
-def imbalance(choice: Choice, speeds: Sequence[float]) -> float:
+def imbalance(choice: GroupChoice, speeds: Sequence[float]) -> float:
     """Return how much longer the busiest rank computes than it would if all did at once: max / mean - 1."""
     size = math.prod(choice.layout.shape)
     most = max(choice.layout.elements(rank) / speed for rank, speed in enumerate(speeds))

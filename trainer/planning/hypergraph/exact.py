@@ -16,7 +16,7 @@ MOST_VARIABLES, MOST_PARTS = 1_500, 4
 
 
 @dataclass(frozen=True)
-class Solved:
+class ExactPartition:
     """What the solver found within its time.
 
     Attributes:
@@ -38,7 +38,7 @@ def is_small(graph: Hypergraph, parts: int) -> bool:
 
 def solve(
     graph: Hypergraph, shares: Sequence[float], *, imbalance: float, time_limit_s: float = 20.0
-) -> Solved:
+) -> ExactPartition:
     """Return the partition of least connectivity within the imbalance, as far as time allows.
 
     A vertex is in one part; a net is spread over a part where one of its vertices is; a part has no more than
@@ -87,6 +87,6 @@ def solve(
     least = int(graph.costs.sum())
     bound = max(0.0, float(found.mip_dual_bound) - least) if found.mip_dual_bound is not None else 0.0
     if found.x is None:
-        return Solved(None, None, bound)
+        return ExactPartition(None, None, bound)
     chosen = tuple(int(one) for one in found.x[at].reshape(vertices, parts).argmax(axis=1))
-    return Solved(chosen, graph.connectivity(chosen, counted=False), bound)
+    return ExactPartition(chosen, graph.connectivity(chosen, counted=False), bound)

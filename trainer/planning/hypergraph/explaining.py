@@ -15,7 +15,7 @@ from trainer.planning.placement.ways import Layouts
 
 
 @dataclass(frozen=True)
-class Row:
+class LayoutRow:
     """Groups of operations, one after the other, that are divided alike.
 
     Attributes:
@@ -35,7 +35,7 @@ class Row:
     more_bytes: int
 
 
-def rows(network: Network, layouts: Layouts, ranks: int, micro_batches: int = 1) -> list[Row]:
+def rows(network: Network, layouts: Layouts, ranks: int, micro_batches: int = 1) -> list[LayoutRow]:
     """Return the rows of a plan, in the order of the network.
 
     Borders that are computed twice are left out: bytes are those of the placement without them.
@@ -64,7 +64,7 @@ def rows(network: Network, layouts: Layouts, ranks: int, micro_batches: int = 1)
         offered = [cuts[group.shape] for group in some[start:stop]]
         instead, more = _instead(traffic, divided, range(start, stop), offered)
         cut = described(divided[start])
-        found.append(Row(some[start].names[0], stop - start, cut, own, instead, more))
+        found.append(LayoutRow(some[start].names[0], stop - start, cut, own, instead, more))
     return found
 
 

@@ -16,7 +16,7 @@ from trainer.planning.placement.windows import Pointwise
 
 
 @dataclass(frozen=True)
-class Group:
+class OperationGroup:
     """Operations that are divided alike.
 
     Attributes:
@@ -30,7 +30,7 @@ class Group:
     flops: float
 
 
-def groups(network: Network) -> tuple[Group, ...]:
+def groups(network: Network) -> tuple[OperationGroup, ...]:
     """Return the groups of all operations but inputs, in the order of their first operations."""
     first: dict[str, str] = {}
     members: dict[str, list[Operation]] = {}
@@ -42,7 +42,7 @@ def groups(network: Network) -> tuple[Group, ...]:
         first[one.name] = leader
         members.setdefault(leader, []).append(one)
     return tuple(
-        Group(tuple(one.name for one in some), placed_shape(some[0]), sum(one.flops for one in some))
+        OperationGroup(tuple(one.name for one in some), placed_shape(some[0]), sum(one.flops for one in some))
         for some in members.values()
     )
 
@@ -57,6 +57,6 @@ def _follows(operation: Operation, leader: Operation) -> bool:
     )
 
 
-def layouts(network_groups: tuple[Group, ...], divided: list[Layout]) -> Layouts:
+def layouts(network_groups: tuple[OperationGroup, ...], divided: list[Layout]) -> Layouts:
     """Return the layouts of all operations, of those of their groups."""
     return {name: held for group, held in zip(network_groups, divided, strict=True) for name in group.names}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trainer.planning.hypergraph.traffic import CAUSES, Cause, is_halo
 from trainer.planning.placement import costs, durations
-from trainer.planning.placement.exchanges import Exchange
+from trainer.planning.placement.exchanges import Redistribution
 from trainer.planning.placement.listing import Pipeline, task_lists
 from trainer.planning.placement.operations import Network
 from trainer.planning.placement.units import Placement, place
@@ -92,7 +92,7 @@ def sent_bytes(placement: Placement, times: int = 1) -> dict[Cause, int]:
     return found
 
 
-def _halos(flow: Exchange) -> int:
+def _halos(flow: Redistribution) -> int:
     """Elements that ranks receive which have the inside of what they read, and lack the border in space."""
     received: dict[int, int] = {}
     for (_, target), count in flow.elements_sent().items():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trainer.planning.hypergraph.groups import Group
+from trainer.planning.hypergraph.groups import OperationGroup
 from trainer.planning.hypergraph.search import Machine
 from trainer.planning.placement.operations import Network
 from trainer.planning.profile import Profile
@@ -16,7 +16,7 @@ from trainer.planning.profile import Profile
 _UNEQUAL = 1.5
 
 
-def machine(network: Network, some: Sequence[Group], profile: Profile, ranks: int) -> Machine:
+def machine(network: Network, some: Sequence[OperationGroup], profile: Profile, ranks: int) -> Machine:
     """Return what a search goes by: seconds of each group on each rank, and the slowest link."""
     samples = network.operations[-1].shape[0]
     seconds = np.zeros((len(some), ranks))

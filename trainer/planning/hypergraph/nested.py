@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from trainer.planning.hypergraph import choices
-from trainer.planning.hypergraph.choices import Choice
+from trainer.planning.hypergraph.choices import GroupChoice
 from trainer.planning.placement import boxes
 from trainer.planning.placement.boxes import Box, Range
 from trainer.planning.placement.layouts import Layout, Piece
@@ -27,14 +27,14 @@ def outer(ranks: int) -> int:
     return max(one for one in range(1, _MOST_GROUPS + 1) if ranks % one == 0)
 
 
-def over_fewer(shape: Sequence[int], ranks: int) -> list[Choice]:
+def over_fewer(shape: Sequence[int], ranks: int) -> list[GroupChoice]:
     """Return cuts over every fourth rank, every sixteenth and so on: what has little may need no more."""
     found = []
     step = _FEWER
     while ranks % step == 0 and step < ranks:
         for one in choices.cuts(shape, [1.0] * (ranks // step)):
             pieces = tuple(Piece(step * piece.rank, piece.box) for piece in one.layout.pieces)
-            found.append(Choice(f"{one.label} on every {step}th rank", Layout(one.layout.shape, pieces)))
+            found.append(GroupChoice(f"{one.label} on every {step}th rank", Layout(one.layout.shape, pieces)))
         step *= _FEWER
     return found
 

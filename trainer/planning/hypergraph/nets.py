@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.planning.hypergraph.groups import Group
+from trainer.planning.hypergraph.groups import OperationGroup
 from trainer.planning.placement import boxes
 from trainer.planning.placement.boxes import Box, Range
 from trainer.planning.placement.layouts import Layout, layout
@@ -88,7 +88,7 @@ class Hypergraph:
                 found += int(cost) * (len({parts[vertex] for vertex in net}) - 1)
         return found
 
-    def layouts(self, groups: Sequence[Group], parts: Sequence[int]) -> list[Layout]:
+    def layouts(self, groups: Sequence[OperationGroup], parts: Sequence[int]) -> list[Layout]:
         """Return the layout of each group, with part k on rank k; tiles that touch become one box."""
         found = []
         for group, tiling in zip(groups, self.tilings, strict=True):
@@ -100,7 +100,7 @@ class Hypergraph:
 
 
 def hypergraph(
-    network: Network, groups: Sequence[Group], counts: Sequence[Sequence[int]], times: int = 1
+    network: Network, groups: Sequence[OperationGroup], counts: Sequence[Sequence[int]], times: int = 1
 ) -> Hypergraph:
     """Return the hypergraph of a network.
 
@@ -149,7 +149,7 @@ _Classes = dict[tuple[frozenset[int], ...], int]
 class _Nets:
     """Nets while they are made: the cost of each set of tiles, and whether it is exact."""
 
-    def __init__(self, network: Network, groups: Sequence[Group], tilings: Sequence[Tiling]) -> None:
+    def __init__(self, network: Network, groups: Sequence[OperationGroup], tilings: Sequence[Tiling]) -> None:
         self.costs: dict[tuple[tuple[int, ...], bool], int] = defaultdict(int)
         self._tiling = {name: t for g, t in zip(groups, tilings, strict=True) for name in g.names}
         self._readers: dict[str, list[tuple[Operation, int]]] = defaultdict(list)

@@ -16,12 +16,12 @@ import numpy as np
 from trainer.errors import ConfigError
 from trainer.planning.hypergraph import judging, nested, reference
 from trainer.planning.hypergraph.candidates import Candidates, Divided
-from trainer.planning.hypergraph.groups import Group
+from trainer.planning.hypergraph.groups import OperationGroup
 from trainer.planning.hypergraph.judging import NEGLIGIBLE, Judged
 from trainer.planning.hypergraph.machines import machine
 from trainer.planning.hypergraph.search import Objective
 from trainer.planning.hypergraph.traffic import Traffic
-from trainer.planning.hypergraph.wanted import Wanted
+from trainer.planning.hypergraph.wanted import PartitionGoal
 from trainer.planning.placement import staging, ways
 from trainer.planning.placement.layouts import replicated
 from trainer.planning.placement.listing import Pipeline
@@ -36,7 +36,7 @@ Stages = Callable[[Layouts], Pipeline | None]
 
 
 @dataclass(frozen=True)
-class Plan:
+class FoundPlan:
     """What was found.
 
     Attributes:
@@ -55,13 +55,13 @@ class Plan:
 def plan(
     network: Network,
     ranks: int,
-    wanted: Wanted,
+    wanted: PartitionGoal,
     *,
     profile: Profile | None = None,
     micro_batches: int = 1,
     pipeline: Stages = lambda _: None,
     show: Show = lambda done, total: None,
-) -> Plan:
+) -> FoundPlan:
     """Divide a network over ranks.
 
     Args:
@@ -109,7 +109,7 @@ def plan(
     ]
     show(total, total)
     best = min([*found, *rules.values()], key=lambda one: _worth(one, wanted))
-    return Plan(best, tuple(rules.values()), tuple(candidates.hypergraphs), tuple(candidates.left_out))
+    return FoundPlan(best, tuple(rules.values()), tuple(candidates.hypergraphs), tuple(candidates.left_out))
 
 
 def _check_tiles(network: Network, ranks: int) -> None:
@@ -129,7 +129,7 @@ def _variants(network: Network, divided: Layouts, objective: Objective) -> list[
     return [divided] if objective == "volume" else [divided, ways.with_borders(network, divided)]
 
 
-def _worth(one: Judged, wanted: Wanted) -> tuple[float, float, float]:
+def _worth(one: Judged, wanted: PartitionGoal) -> tuple[float, float, float]:
     """What is minimised, in this order."""
     if wanted.objective == "time":
         return 0.0, one.step_s, one.volume
@@ -157,7 +157,9 @@ class Estimates:
     def __init__(self, network: Network, profile: Profile, ranks: int, micro_batches: int) -> None:
         # Each operation by itself: rules may divide those of a group in different ways.
         self._operations = tuple(
-            Group((one.name,), placed_shape(one), one.flops) for one in network.operations if one.readings
+            OperationGroup((one.name,), placed_shape(one), one.flops)
+            for one in network.operations
+            if one.readings
         )
         self._ranks, self._times = ranks, micro_batches
         self._traffic = Traffic(network, self._operations, micro_batches)

@@ -13,7 +13,7 @@ from trainer.errors import ConfigError
 from trainer.planning.hypergraph import reference
 from trainer.planning.hypergraph.candidates import Candidates
 from trainer.planning.hypergraph.judging import MOST_LISTED
-from trainer.planning.hypergraph.wanted import Wanted
+from trainer.planning.hypergraph.wanted import PartitionGoal
 from trainer.planning.placement import boxes
 from trainer.planning.placement.listing import buckets
 from trainer.planning.placement.operations import Network
@@ -62,7 +62,7 @@ def best_size(
     def seconds(size: int) -> float:
         one = network(samples * size // ranks)
         known = profile or reference.profile(one, max(2, size))
-        took, held = Candidates(one, size, Wanted("time"), known, micro_batches).sketch()
+        took, held = Candidates(one, size, PartitionGoal("time"), known, micro_batches).sketch()
         others = ranks // size - 1
         return micro_batches * took + (between(2 * held * others / (others + 1), known) if others else 0.0)
 

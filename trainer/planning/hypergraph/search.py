@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.planning.hypergraph.choices import Choice
+from trainer.planning.hypergraph.choices import GroupChoice
 from trainer.planning.hypergraph.traffic import Term, Traffic
 from trainer.planning.placement.layouts import Layout
 
@@ -71,7 +71,7 @@ class Search:
     def __init__(
         self,
         traffic: Traffic,
-        choices: Sequence[Sequence[Choice]],
+        choices: Sequence[Sequence[GroupChoice]],
         machine: Machine,
         objective: Objective,
         *,

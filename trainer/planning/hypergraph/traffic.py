@@ -22,7 +22,7 @@ import numpy as np
 
 from trainer.planning.hypergraph import bounds
 from trainer.planning.hypergraph.bounds import Bounds, Ints
-from trainer.planning.hypergraph.groups import Group
+from trainer.planning.hypergraph.groups import OperationGroup
 from trainer.planning.placement import boxes
 from trainer.planning.placement.boxes import Box
 from trainer.planning.placement.layouts import Layout
@@ -90,7 +90,7 @@ class Traffic:
         alike: a number for each term, by its name; those of one number send the same by the same layouts.
     """
 
-    def __init__(self, network: Network, groups: Sequence[Group], times: int = 1) -> None:
+    def __init__(self, network: Network, groups: Sequence[OperationGroup], times: int = 1) -> None:
         self.network, self.groups, self._times = network, groups, times
         self._operations = {one.name: one for one in network.operations}
         self._group = {name: number for number, one in enumerate(groups) for name in one.names}

@@ -11,7 +11,7 @@ Balance = Literal["total", "layers"]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PartitionGoal:
     """What is looked for.
 
     Attributes:

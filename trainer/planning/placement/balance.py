@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trainer.planning.placement import shares
 from trainer.planning.placement.operations import Network, Operation
-from trainer.planning.placement.shares import Cost, Split
+from trainer.planning.placement.shares import FilterCost, Split
 from trainer.planning.placement.ways import CONVOLUTIONS
 from trainer.planning.profile import Device, Profile, ProfiledLink
 
@@ -21,7 +21,7 @@ By = Literal["speed", "bandwidth"]
 LEAST_SAVING = 0.1
 
 
-class Measured(BaseModel):
+class RankSpeeds(BaseModel):
     """What the ranks' devices and links can do.
 
     Attributes:
@@ -38,13 +38,13 @@ class Measured(BaseModel):
     links: tuple[ProfiledLink | None, ...]
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Measured:
+    def _fits_together(self) -> RankSpeeds:
         if not len(self.devices) == len(self.seconds_per_gflop) == len(self.links):
             raise ValueError("devices, seconds_per_gflop and links must have one entry for each rank")
         return self
 
     @classmethod
-    def of_profile(cls, profile: Profile, *, replicas: int = 1) -> Measured:
+    def of_profile(cls, profile: Profile, *, replicas: int = 1) -> RankSpeeds:
         """Return what a profile says of convolutions and of links to the first rank of each replica.
 
         Raises:
@@ -65,18 +65,18 @@ class Measured(BaseModel):
             links=tuple(profile.links[rank][first[rank]] for rank in range(ranks)),
         )
 
-    def of_a_replica(self, replicas: int) -> Measured:
+    def of_a_replica(self, replicas: int) -> RankSpeeds:
         """Return what holds for each place of a replica: the slowest device and link over all replicas."""
         ranks = len(self.devices) // replicas
         places = [range(place, ranks * replicas, ranks) for place in range(ranks)]
-        return Measured(
+        return RankSpeeds(
             devices=self.devices[:ranks],
             seconds_per_gflop=tuple(max(self.seconds_per_gflop[rank] for rank in one) for one in places),
             links=tuple(_slowest([self.links[rank] for rank in one]) for one in places),
         )
 
 
-def splits(network: Network, measured: Measured, by: By, *, master: bool) -> dict[str, Split]:
+def splits(network: Network, measured: RankSpeeds, by: By, *, master: bool) -> dict[str, Split]:
     """Return how many filters of each convolution each rank of a replica computes.
 
     Args:
@@ -98,7 +98,7 @@ def splits(network: Network, measured: Measured, by: By, *, master: bool) -> dic
     return found
 
 
-def costs(network: Network, operation: Operation, measured: Measured, *, master: bool) -> list[Cost]:
+def costs(network: Network, operation: Operation, measured: RankSpeeds, *, master: bool) -> list[FilterCost]:
     """Return what filters of a convolution cost each rank.
 
     With a master, its own filters cross no link. To others go the input, and back its gradient; the output
@@ -127,11 +127,11 @@ def costs(network: Network, operation: Operation, measured: Measured, *, master:
     found = []
     for link, seconds in zip(links, measured.seconds_per_gflop, strict=True):
         if link is None:
-            found.append(Cost(0.0, gflop * seconds, 0.0))
+            found.append(FilterCost(0.0, gflop * seconds, 0.0))
             continue
         messages = 4 if input_bytes else 2
         found.append(
-            Cost(
+            FilterCost(
                 fixed_s=messages * link.latency_s + 2 * input_bytes / link.bytes_per_second,
                 compute_s=gflop * seconds,
                 link_s=2 * receivers * filter_bytes / link.bytes_per_second,
@@ -141,7 +141,7 @@ def costs(network: Network, operation: Operation, measured: Measured, *, master:
 
 
 def slowest(
-    network: Network, measured: Measured, divided: Mapping[str, Split], *, master: bool
+    network: Network, measured: RankSpeeds, divided: Mapping[str, Split], *, master: bool
 ) -> tuple[float, float]:
     """Return seconds of all convolutions of an update's micro-batch, and the imbalance of computing them.
 
@@ -167,7 +167,7 @@ def slowest(
 
 def is_worth_dividing(
     network: Network,
-    measured: Measured,
+    measured: RankSpeeds,
     divided: Mapping[str, Split],
     by: By,
     *,

@@ -16,7 +16,7 @@ from trainer.planning.placement.tasks import (
     Send,
     Task,
     TaskLists,
-    Update,
+    UpdateOwned,
     message,
     messages,
 )
@@ -115,7 +115,7 @@ class _Place:
                 self._differentiated.add((task.unit, task.micro))
             if task.of != "inputs":
                 self._weighed.add((task.unit, task.micro))
-        elif isinstance(task, Update):
+        elif isinstance(task, UpdateOwned):
             self._check_parts()
             self._updated = True
 

@@ -27,7 +27,7 @@ from trainer.planning.placement.tasks import (
     Send,
     Task,
     TaskLists,
-    Update,
+    UpdateOwned,
 )
 from trainer.planning.placement.units import Placement
 from trainer.planning.profile import Profile
@@ -36,7 +36,7 @@ from trainer.planning.profile import Profile
 _SAME_FLOPS = 1e-6
 
 
-class Played(NamedTuple):
+class PlayedPass(NamedTuple):
     """A rank computes passes of one micro-batch, without a pause: `forward` or `backward`.
 
     What is computed again belongs to the backward pass.
@@ -63,7 +63,7 @@ class Cost:
     step_s: float
     busy_s: tuple[float, ...]
     waiting_s: tuple[float, ...]
-    played: tuple[Played, ...] = ()
+    played: tuple[PlayedPass, ...] = ()
 
     @property
     def imbalance(self) -> float:
@@ -180,7 +180,7 @@ class _Playing:
         self, placement: Placement, profile: Profile, updated: Mapping[int, int], ranks: int
     ) -> None:
         self.now, self.busy = [0.0] * ranks, [0.0] * ranks
-        self._own: dict[int, list[Played]] = {}
+        self._own: dict[int, list[PlayedPass]] = {}
         self._profile = profile
         self._durations = Durations(placement, profile, updated)
         self._free: dict[tuple[int, int], float] = {}
@@ -188,7 +188,7 @@ class _Playing:
         self._arrives: dict[tuple[Message, ...], float] = {}
 
     @property
-    def played(self) -> tuple[Played, ...]:
+    def played(self) -> tuple[PlayedPass, ...]:
         """What all ranks have computed, in the order of ranks."""
         return tuple(one for rank in sorted(self._own) for one in self._own[rank])
 
@@ -204,7 +204,7 @@ class _Playing:
             self._send(rank, task)
         else:
             took = self._durations.of(rank, task)
-            if not isinstance(task, Update):
+            if not isinstance(task, UpdateOwned):
                 self._play(rank, task, self.now[rank] + took)
             self.now[rank] += took
             self.busy[rank] += took
@@ -216,7 +216,7 @@ class _Playing:
         if own and (own[-1].kind, own[-1].micro, own[-1].end) == (kind, task.micro, start):
             own[-1] = own[-1]._replace(end=end)
         else:
-            own.append(Played(rank, kind, task.micro, start, end))
+            own.append(PlayedPass(rank, kind, task.micro, start, end))
 
     def _send(self, rank: int, task: Send) -> None:
         target = task.messages[0].target

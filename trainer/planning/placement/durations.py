@@ -12,7 +12,15 @@ import math
 from collections.abc import Mapping
 
 from trainer.planning.placement.operations import Operation
-from trainer.planning.placement.tasks import Compute, Differentiate, Receive, Recompute, Send, Task, Update
+from trainer.planning.placement.tasks import (
+    Compute,
+    Differentiate,
+    Receive,
+    Recompute,
+    Send,
+    Task,
+    UpdateOwned,
+)
 from trainer.planning.placement.units import Placement, Unit
 from trainer.planning.profile import Profile
 
@@ -44,7 +52,7 @@ class Durations:
         Raises:
             InputError: the profile is of another network.
         """
-        if isinstance(task, Update):
+        if isinstance(task, UpdateOwned):
             return self._profile.update_s(rank, self._updated[rank])
         if isinstance(task, Send | Receive):
             return self._profile.handling_s(rank, sum(one.bytes for one in task.messages))

@@ -38,7 +38,7 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Redistribution:
     """How a tensor gets from the layout `have` to the layout `need`.
 
     Attributes:
@@ -85,7 +85,7 @@ class Exchange:
 
 def exchange(
     have: Layout, need: Layout, name: str = "tensor", *, sums: bool = False, width: int = 4
-) -> Exchange:
+) -> Redistribution:
     """Plan the moves.
 
     What a rank has itself it does not receive; of several holders, the one that has sent the fewest elements
@@ -119,7 +119,7 @@ class _Missing(NamedTuple):
 
 # Layers that are alike are divided alike, and so are many of the placements that a planner compares.
 @functools.lru_cache(maxsize=2**12)
-def _planned(have: Layout, need: Layout, sums: bool, width: int) -> Exchange | _Missing:
+def _planned(have: Layout, need: Layout, sums: bool, width: int) -> Redistribution | _Missing:
     sent: dict[int, int] = defaultdict(int)
     moves: list[Move] = []
     for target in need.pieces:
@@ -127,7 +127,7 @@ def _planned(have: Layout, need: Layout, sums: bool, width: int) -> Exchange | _
         if missing is not None:
             return _Missing(target, missing)
         moves += found
-    return Exchange(have, need, tuple(sorted(moves)), width)
+    return Redistribution(have, need, tuple(sorted(moves)), width)
 
 
 def _all_parts(have: Layout, target: Piece) -> tuple[list[Move], Box | None]:

@@ -19,7 +19,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from trainer.planning.placement.exchanges import Exchange
+from trainer.planning.placement.exchanges import Redistribution
 from trainer.planning.placement.keeping import Kept, computed_again
 from trainer.planning.placement.operations import Operation
 from trainer.planning.placement.tasks import (
@@ -32,7 +32,7 @@ from trainer.planning.placement.tasks import (
     Send,
     Task,
     TaskLists,
-    Update,
+    UpdateOwned,
     message,
 )
 from trainer.planning.placement.units import Placement, Unit
@@ -42,7 +42,7 @@ _HEAVY = ("convolution", "transposed", "dense")
 # Operations, each with its units on a rank.
 _Own = list[tuple[Operation, list[Unit]]]
 # Names, each with the moves of that tensor or variable.
-_Flows = list[tuple[str, Exchange]]
+_Flows = list[tuple[str, Redistribution]]
 # Gradients of so many bytes leave together.
 BUCKET_BYTES = 4 * 2**20
 
@@ -129,7 +129,7 @@ class _Rank:
         yield from self._flushed()
         for paths in self._buckets:
             yield from self._receive([(path, reductions[path]) for path in paths], "part")
-        yield Update()
+        yield UpdateOwned()
         for paths in self._buckets:
             yield from self._send([(path, returns[path]) for path in paths], "value")
         for paths in self._buckets:

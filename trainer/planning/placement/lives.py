@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from trainer.planning.placement.boxes import Box
-from trainer.planning.placement.exchanges import Exchange
+from trainer.planning.placement.exchanges import Redistribution
 from trainer.planning.placement.keeping import Kept
 from trainer.planning.placement.operations import Operation
 from trainer.planning.placement.tasks import (
@@ -254,7 +254,7 @@ class Lives:
             self._upstream[now] = parts[0][0] if alone else (("gradient", unit), self._micro)
         return self._upstream[now]
 
-    def _arriving(self, content: Content, tensor: str, flow: Exchange, wanted: Box) -> Iterator[_Part]:
+    def _arriving(self, content: Content, tensor: str, flow: Redistribution, wanted: Box) -> Iterator[_Part]:
         for number, move in enumerate(flow.moves):
             if move.target.rank != self._rank or move.box & wanted is None:
                 continue
@@ -268,7 +268,7 @@ class Lives:
             if unit.box & box is not None:
                 yield self._output(unit), unit.box
 
-    def _arriving_back(self, unit: Unit, flow: Exchange) -> Iterator[_Part]:
+    def _arriving_back(self, unit: Unit, flow: Redistribution) -> Iterator[_Part]:
         for number, move in enumerate(flow.moves):
             if move.source.rank != self._rank or move.box & unit.box is None:
                 continue

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trainer.planning.placement.boxes import Box, Range
-from trainer.planning.placement.windows import Axis, Need
+from trainer.planning.placement.windows import Need, WindowAxis
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Reading:
 
     tensor: str
     shape: tuple[int, ...]
-    axes: tuple[tuple[int, Axis] | None, ...]
+    axes: tuple[tuple[int, WindowAxis] | None, ...]
 
     def needs(self, wanted: Box) -> tuple[Need, ...] | None:
         """Along each axis, what a box of the output needs of the input; None where it needs nothing."""

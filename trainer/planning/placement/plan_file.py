@@ -203,7 +203,7 @@ def layouts_of(placement: Placement) -> Layouts:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedNetwork:
     """A network divided as a file says.
 
     Attributes:
@@ -240,7 +240,7 @@ def read(
     ranks: int,
     replicas: int = 1,
     pipeline: Callable[[Layouts], Pipeline | None] = lambda _: None,
-) -> Planned:
+) -> PlannedNetwork:
     """Divide a network as a file says.
 
     Args:
@@ -271,7 +271,7 @@ def read(
     except ConfigError as error:
         cure = error.cure or f"Mend it there, or make the file anew: {again}"
         raise ConfigError(f"{path}: {error.message}", cure=cure, path=path, key=error.key) from None
-    return Planned(layouts, placement, lists, file.sha256)
+    return PlannedNetwork(layouts, placement, lists, file.sha256)
 
 
 def to_evaluate(layouts: Layouts, network: Network) -> Layouts:

@@ -14,7 +14,7 @@ Split = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Cost:
+class FilterCost:
     """What filters of one convolution cost a rank, in seconds.
 
     Attributes:
@@ -40,7 +40,7 @@ class Cost:
         return self.fixed_s + filters * (self.compute_s + self.link_s) if filters else 0.0
 
 
-def slowest(costs: Sequence[Cost], split: Split) -> float:
+def slowest(costs: Sequence[FilterCost], split: Split) -> float:
     """Seconds until the last rank is done: the largest of all ranks'."""
     return max(cost.seconds(count) for cost, count in zip(costs, split, strict=True))
 
@@ -74,7 +74,7 @@ def speeds(seconds: Sequence[float]) -> list[float]:
     return [min(seconds) / one for one in seconds]
 
 
-def fastest(filters: int, costs: Sequence[Cost]) -> Split:
+def fastest(filters: int, costs: Sequence[FilterCost]) -> Split:
     """The split whose slowest rank is done first: it minimises max_i(a_i + n_i (c_i + beta_i)), exactly.
 
     Filters are dealt one by one, each to the rank that is done first with one more. Why that is the optimum:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from trainer.planning.placement.exchanges import Exchange
+from trainer.planning.placement.exchanges import Redistribution
 from trainer.planning.placement.units import Unit
 
 # What a message holds: outputs of an operation, gradients of them, a part of the gradient of a variable,
@@ -99,16 +99,16 @@ class Receive:
 
 
 @dataclass(frozen=True)
-class Update:
+class UpdateOwned:
     """Update what this rank owns of all variables, after all parts of its gradient have arrived."""
 
 
-Task = Compute | Recompute | Differentiate | Send | Receive | Update
+Task = Compute | Recompute | Differentiate | Send | Receive | UpdateOwned
 TaskLists = dict[int, tuple[Task, ...]]
 
 
 def messages(
-    content: Content, name: str, flow: Exchange, *, back: bool = False, micro: int = 0
+    content: Content, name: str, flow: Redistribution, *, back: bool = False, micro: int = 0
 ) -> tuple[Message, ...]:
     """The messages of an exchange, or of its adjoint."""
     return tuple(
@@ -119,7 +119,7 @@ def messages(
 
 
 def message(
-    content: Content, name: str, flow: Exchange, number: int, *, back: bool = False, micro: int = 0
+    content: Content, name: str, flow: Redistribution, number: int, *, back: bool = False, micro: int = 0
 ) -> Message:
     """The message of one move of an exchange, or of its adjoint."""
     move = flow.moves[number]

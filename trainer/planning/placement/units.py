@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from trainer.errors import ConfigError
 from trainer.planning.placement import boxes
 from trainer.planning.placement.boxes import Box
-from trainer.planning.placement.exchanges import Exchange, exchange
+from trainer.planning.placement.exchanges import Redistribution, exchange
 from trainer.planning.placement.layouts import Layout, layout
 from trainer.planning.placement.operations import Network, Operation
 
@@ -56,10 +56,10 @@ class Placement:
 
     network: Network
     units: tuple[Unit, ...]
-    flows: Mapping[str, Exchange]
+    flows: Mapping[str, Redistribution]
     holders: Mapping[str, Layout]
-    reductions: Mapping[str, Exchange]
-    returns: Mapping[str, Exchange]
+    reductions: Mapping[str, Redistribution]
+    returns: Mapping[str, Redistribution]
 
     @functools.cached_property
     def ranks(self) -> tuple[int, ...]:
@@ -205,7 +205,7 @@ def _read(network: Network, units: Sequence[Unit]) -> dict[str, dict[int, list[B
     return read
 
 
-def _flows(network: Network, units: Sequence[Unit]) -> dict[str, Exchange]:
+def _flows(network: Network, units: Sequence[Unit]) -> dict[str, Redistribution]:
     made: dict[str, dict[int, list[Box]]] = {}
     for unit in units:
         made.setdefault(unit.operation, {}).setdefault(unit.rank, []).append(unit.box)

@@ -1,9 +1,10 @@
 """Which range of an input a range of an output is computed from, one axis at a time. Pure.
 
-An operation is described by one `Axis` for each axis: convolution and pooling slide (`Sliding`), transposed
-convolution spreads (`Spreading`), nearest-neighbour upsampling repeats (`Repeating`), grouped convolution
-reads whole groups of channels (`Grouped`), concatenation shifts (`Shifted`), most others work on each index
-by itself (`Pointwise`). Padding follows TensorFlow: with `same`, an odd surplus goes after the data.
+An operation is described by one `WindowAxis` for each axis: convolution and pooling slide (`Sliding`),
+transposed convolution spreads (`Spreading`), nearest-neighbour upsampling repeats (`Repeating`), grouped
+convolution reads whole groups of channels (`Grouped`), concatenation shifts (`Shifted`), most others work on
+each index by itself (`Pointwise`). Padding follows TensorFlow: with `same`, an odd surplus goes after the
+data.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Need(NamedTuple):
     skip: int = 0
 
 
-class Axis(ABC):
+class WindowAxis(ABC):
     """How an operation acts along one axis of its input."""
 
     @abstractmethod
@@ -58,24 +59,24 @@ class Axis(ABC):
 
 
 @dataclass(frozen=True)
-class Pointwise(Axis):
+class Pointwise(WindowAxis):
     """Output i depends on input i only."""
 
     def reached(self, given: Range) -> Range:
-        """See `Axis.reached`."""
+        """See `WindowAxis.reached`."""
         return given
 
     def length(self, size: int) -> int:
-        """See `Axis.length`."""
+        """See `WindowAxis.length`."""
         return size
 
     def need(self, wanted: Range, size: int) -> Need:
-        """See `Axis.need`."""
+        """See `WindowAxis.need`."""
         return Need(wanted)
 
 
 @dataclass(frozen=True)
-class Shifted(Axis):
+class Shifted(WindowAxis):
     """Output `offset` + i is input i: one input of a concatenation.
 
     Attributes:
@@ -87,17 +88,17 @@ class Shifted(Axis):
     outputs: int
 
     def length(self, size: int) -> int:
-        """See `Axis.length`."""
+        """See `WindowAxis.length`."""
         return self.outputs
 
     def need(self, wanted: Range, size: int) -> Need | None:
-        """See `Axis.need`; `skip` is negative where outputs of other inputs come first."""
+        """See `WindowAxis.need`; `skip` is negative where outputs of other inputs come first."""
         start, stop = max(wanted[0] - self.offset, 0), min(wanted[1] - self.offset, size)
         return Need((start, stop), skip=wanted[0] - self.offset - start) if start < stop else None
 
 
 @dataclass(frozen=True)
-class Grouped(Axis):
+class Grouped(WindowAxis):
     """Every output of a group depends on all inputs of the same group.
 
     Attributes:
@@ -109,22 +110,22 @@ class Grouped(Axis):
     outputs: int
 
     def reached(self, given: Range) -> Range:
-        """See `Axis.reached`."""
+        """See `WindowAxis.reached`."""
         first, last = given[0] // self.inputs, (given[1] - 1) // self.inputs
         return first * self.outputs, (last + 1) * self.outputs
 
     def length(self, size: int) -> int:
-        """See `Axis.length`."""
+        """See `WindowAxis.length`."""
         return size // self.inputs * self.outputs
 
     def need(self, wanted: Range, size: int) -> Need:
-        """See `Axis.need`."""
+        """See `WindowAxis.need`."""
         first, last = wanted[0] // self.outputs, (wanted[1] - 1) // self.outputs
         return Need((first * self.inputs, (last + 1) * self.inputs), skip=wanted[0] - first * self.outputs)
 
 
 @dataclass(frozen=True)
-class _Window(Axis):
+class _Window(WindowAxis):
     """A window on the longer side of a convolution or of its adjoint.
 
     Attributes:
@@ -150,7 +151,7 @@ class Sliding(_Window):
     """A window of inputs that moves over them: convolution and pooling."""
 
     def length(self, size: int) -> int:
-        """See `Axis.length`."""
+        """See `WindowAxis.length`."""
         if self.padding == "same":
             return -(-size // self.stride)
         if size < self.reach:
@@ -165,7 +166,7 @@ class Sliding(_Window):
         return total // 2, total - total // 2
 
     def need(self, wanted: Range, size: int) -> Need:
-        """See `Axis.need`."""
+        """See `WindowAxis.need`."""
         before, _ = self.pads(size)
         start = wanted[0] * self.stride - before
         stop = (wanted[1] - 1) * self.stride - before + self.reach
@@ -178,7 +179,7 @@ class Spreading(_Window):
     """Each input adds to a window of outputs: transposed convolution, the adjoint of `Sliding`."""
 
     def length(self, size: int) -> int:
-        """See `Axis.length`; as Keras' `Conv3DTranspose`."""
+        """See `WindowAxis.length`; as Keras' `Conv3DTranspose`."""
         more = max(self.reach - self.stride, 0) if self.padding == "valid" else 0
         return size * self.stride + more
 
@@ -189,7 +190,7 @@ class Spreading(_Window):
         return max((size - 1) * self.stride + self.reach - self.length(size), 0) // 2
 
     def need(self, wanted: Range, size: int) -> Need:
-        """See `Axis.need`; `skip` may be negative: so many zeros come first, from no input at all."""
+        """See `WindowAxis.need`; `skip` may be negative: so many zeros come first, from no input at all."""
         cut = self.cut(size)
         first = -(-(wanted[0] + cut - self.reach + 1) // self.stride)
         last = (wanted[1] - 1 + cut) // self.stride
@@ -200,16 +201,16 @@ class Spreading(_Window):
 
 
 @dataclass(frozen=True)
-class Repeating(Axis):
+class Repeating(WindowAxis):
     """Nearest-neighbour upsampling: every input becomes `times` outputs."""
 
     times: int
 
     def length(self, size: int) -> int:
-        """See `Axis.length`."""
+        """See `WindowAxis.length`."""
         return size * self.times
 
     def need(self, wanted: Range, size: int) -> Need:
-        """See `Axis.need`."""
+        """See `WindowAxis.need`."""
         start = wanted[0] // self.times
         return Need((start, (wanted[1] - 1) // self.times + 1), skip=wanted[0] - start * self.times)

@@ -23,7 +23,7 @@ MOST_RANKS = 1_000_000
 _CURE = "Name a YAML file, or a cluster that is shipped: "
 
 
-class Figure(Section):
+class SourcedFigure(Section):
     """A number and where it comes from; one that was not published says so."""
 
     value: float = Field(ge=0, strict=False, description="in the unit of the key")
@@ -32,7 +32,7 @@ class Figure(Section):
     )
 
 
-class Positive(Figure):
+class Positive(SourcedFigure):
     """A figure above 0."""
 
     value: float = Field(gt=0, strict=False, description="in the unit of the key, more than 0")
@@ -50,13 +50,13 @@ class DeviceSection(Section):
         description="part of it that convolutions reach, 0 to 1; not used beside a measured profile"
     )
     memory_bytes_per_second: Positive = Field(description="of the device's memory")
-    operation_s: Figure = Field(
+    operation_s: SourcedFigure = Field(
         description="that an operation takes besides, such as to be launched; not used beside a profile"
     )
     memory_bytes: Positive = Field(description="of the device's memory")
-    busy_watts: Figure = Field(description="while it computes")
-    idle_watts: Figure = Field(description="while it waits")
-    dollars_per_hour: Figure | None = Field(
+    busy_watts: SourcedFigure = Field(description="while it computes")
+    idle_watts: SourcedFigure = Field(description="while it waits")
+    dollars_per_hour: SourcedFigure | None = Field(
         None, description="price of the device with its part of a host; default: no cost is predicted"
     )
 
@@ -71,7 +71,7 @@ class DeviceSection(Section):
 class LinkSection(Section):
     """What carries messages, each way at once."""
 
-    latency_s: Figure = Field(description="seconds before the first byte arrives")
+    latency_s: SourcedFigure = Field(description="seconds before the first byte arrives")
     bytes_per_second: Positive = Field(description="each way")
 
 
@@ -102,7 +102,7 @@ class HostsSection(Section):
     devices: int = Field(1, ge=1, le=64, description="devices of a host, each of a rank")
     inside: InsideSection
     interface: InterfaceSection
-    watts: Figure = Field(description="of a host without its devices: processors, memory, fans")
+    watts: SourcedFigure = Field(description="of a host without its devices: processors, memory, fans")
 
 
 class LevelSection(Section):
@@ -113,7 +113,7 @@ class LevelSection(Section):
         description="tree: of a group's links to the level above together; dragonfly: of the link between "
         "each two groups"
     )
-    latency_s: Figure = Field(description="that a message takes more when it leaves its group")
+    latency_s: SourcedFigure = Field(description="that a message takes more when it leaves its group")
 
 
 class NetworkSection(Section):
@@ -152,7 +152,7 @@ class FailuresSection(Section):
     """How often hosts fail."""
 
     hours_between: Positive = Field(description="mean time between two failures of a host")
-    restart_s: Figure = Field(description="from a failure to the first step: queue, start, loading")
+    restart_s: SourcedFigure = Field(description="from a failure to the first step: queue, start, loading")
 
 
 class Cluster(Section):
@@ -165,13 +165,13 @@ class Cluster(Section):
     network: NetworkSection = NetworkSection()
     storage: StorageSection
     failures: FailuresSection
-    slowdown: Figure = Field(
+    slowdown: SourcedFigure = Field(
         description="of a step: standard deviation of a rank's computing over its mean, 0 to 1"
     )
 
     @field_validator("slowdown")
     @classmethod
-    def _is_a_part(cls, slowdown: Figure) -> Figure:
+    def _is_a_part(cls, slowdown: SourcedFigure) -> SourcedFigure:
         if slowdown.value > 1:
             raise ValueError(f"value must be at most 1, not {slowdown.value:g}")
         return slowdown

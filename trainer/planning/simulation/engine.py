@@ -25,11 +25,11 @@ from trainer.planning.placement.tasks import (
     Send,
     Task,
     TaskLists,
-    Update,
+    UpdateOwned,
 )
 from trainer.planning.simulation.fabric import Fabric, Resource
 
-Work = Compute | Recompute | Differentiate | Update
+Work = Compute | Recompute | Differentiate | UpdateOwned
 # Seconds of a task on a rank.
 Seconds = Callable[[int, Task], float]
 Bundle = tuple[Message, ...]
@@ -46,7 +46,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Transfer:
+class BundleTransfer:
     """A bundle on its way.
 
     Attributes:
@@ -90,7 +90,7 @@ class Played:
     step_s: float
     busy_s: tuple[float, ...]
     spans: tuple[Span, ...]
-    transfers: tuple[Transfer, ...]
+    transfers: tuple[BundleTransfer, ...]
     loads: dict[Resource, Load]
     half_s: float = 0.0
 
@@ -185,7 +185,7 @@ class _Engine:
         # Flows that have begun or ended since rates were given.
         self._changed: list[_Flow] = []
         self._spans: list[Span] = []
-        self._transfers: list[Transfer] = []
+        self._transfers: list[BundleTransfer] = []
 
     def run(self) -> Played:
         for rank in self._lists:
@@ -290,7 +290,7 @@ class _Engine:
         if version != flow.version:  # its rate has changed since
             return
         pair = (flow.bundle[0].source, flow.bundle[0].target)
-        self._transfers.append(Transfer(*pair, flow.bytes, flow.sent, flow.start, now))
+        self._transfers.append(BundleTransfer(*pair, flow.bytes, flow.sent, flow.start, now))
         for resource in flow.resources:
             link = self._links[resource]
             link.flows.remove(flow)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainer.planning.placement.costs import Cost, Played, owned
+from trainer.planning.placement.costs import Cost, PlayedPass, owned
 from trainer.planning.placement.durations import Durations
-from trainer.planning.placement.tasks import Compute, Receive, TaskLists, Update
+from trainer.planning.placement.tasks import Compute, Receive, TaskLists, UpdateOwned
 from trainer.planning.placement.units import Placement
 from trainer.planning.profile import Profile
 from trainer.planning.simulation import engine, steady
@@ -31,15 +31,15 @@ def predict(placement: Placement, lists: TaskLists, profile: Profile, ranks: int
     return Cost(step, found.busy_s, tuple(step - busy for busy in found.busy_s), tuple(played))
 
 
-def _passes(spans: Sequence[engine.Span]) -> list[Played]:
+def _passes(spans: Sequence[engine.Span]) -> list[PlayedPass]:
     """Return the passes of a rank, in the order of its spans."""
-    found: list[Played] = []
+    found: list[PlayedPass] = []
     for rank, task, start, end in ((one.rank, one.task, one.start, one.end) for one in spans):
-        if isinstance(task, Receive | Update):
+        if isinstance(task, Receive | UpdateOwned):
             continue
         kind = "forward" if isinstance(task, Compute) else "backward"
         if found and (found[-1].kind, found[-1].micro, found[-1].end) == (kind, task.micro, start):
             found[-1] = found[-1]._replace(end=end)
         else:
-            found.append(Played(rank, kind, task.micro, start, end))
+            found.append(PlayedPass(rank, kind, task.micro, start, end))
     return found

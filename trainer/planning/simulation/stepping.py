@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainer.planning import exchange
-from trainer.planning.exchange import Part
+from trainer.planning.exchange import ExchangePart
 from trainer.planning.simulation import epoch
 from trainer.planning.simulation.collectives import Exchanged
 
@@ -26,7 +26,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepSeconds:
     """Seconds of a step.
 
     Attributes:
@@ -45,12 +45,12 @@ class Step:
 def whole_network(
     work: Work,
     exchanged: Exchanged,
-    parts: Sequence[Part],
+    parts: Sequence[ExchangePart],
     ranks: int,
     deviation: float,
     *,
     rounds_s: float = 0.0,
-) -> Step:
+) -> StepSeconds:
     """Return the step of ranks that combine their gradients, part by part while the backward pass runs.
 
     All wait for the slowest, whose backward pass hides of the exchange what `exchange.left` does not say.
@@ -66,9 +66,9 @@ def whole_network(
     factor = epoch.slowest(ranks, deviation)
     waiting = exchange.left(seconds_of(exchanged, parts), parts, work.backward_s * factor) + rounds_s
     slow = (factor - 1) * work.seconds
-    return Step(work.seconds + slow + waiting, work.seconds, slow, waiting)
+    return StepSeconds(work.seconds + slow + waiting, work.seconds, slow, waiting)
 
 
-def seconds_of(exchanged: Exchanged, parts: Sequence[Part]) -> list[float]:
+def seconds_of(exchanged: Exchanged, parts: Sequence[ExchangePart]) -> list[float]:
     """Return the seconds of each part on its way: all have the same latency."""
     return [exchanged.latency_s / len(parts) + exchanged.transfer_s * part.size for part in parts]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainer.planning.profile import Profile
-from trainer.planning.simulation.cluster import Cluster, Figure
+from trainer.planning.simulation.cluster import Cluster, SourcedFigure
 
 
 def faster_links(cluster: Cluster, factor: float) -> Cluster:
@@ -53,7 +53,9 @@ def faster_profile(profile: Profile, factor: float) -> Profile:
 
 def _times(figure: Any, factor: float) -> Any:
     return (
-        figure.model_copy(update={"value": figure.value * factor}) if isinstance(figure, Figure) else figure
+        figure.model_copy(update={"value": figure.value * factor})
+        if isinstance(figure, SourcedFigure)
+        else figure
     )
 
 

@@ -15,7 +15,7 @@ MOST = 2_000_000
 _BATCH = 4_096
 
 
-class Best(NamedTuple):
+class ExhaustiveBest(NamedTuple):
     """The best assignment.
 
     Attributes:
@@ -29,7 +29,7 @@ class Best(NamedTuple):
     played: int
 
 
-def exhaustive(problem: Problem, *, most: int = MOST) -> Best:
+def exhaustive(problem: Problem, *, most: int = MOST) -> ExhaustiveBest:
     """Return the assignment of the least `fitness`.
 
     A step cannot be shorter than what its busiest device has to do: where that is no less than the best so
@@ -61,4 +61,4 @@ def exhaustive(problem: Problem, *, most: int = MOST) -> Best:
         played += len(batch)
         if found.min() < least:
             best, least = batch[found.argmin()], float(found.min())
-    return Best(tuple(map(int, best)), total, played)
+    return ExhaustiveBest(tuple(map(int, best)), total, played)

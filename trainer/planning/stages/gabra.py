@@ -22,7 +22,7 @@ from trainer.planning.stages.problem import Floats, Problem
 from trainer.planning.stages.steps import Integers, fitness, step_s
 
 
-class Found(NamedTuple):
+class GabraResult(NamedTuple):
     """The best assignment of a search.
 
     Attributes:
@@ -51,7 +51,7 @@ def gabra(
     started: Sequence[Sequence[int]] = (),
     climbing: bool = False,
     distinct: bool = False,
-) -> Found:
+) -> GabraResult:
     """Return the best assignment that the genetic algorithm finds; the same one for the same arguments.
 
     Args:
@@ -96,7 +96,7 @@ def gabra(
         history.append(float(cost[0]))
     best = living[0]
     step = float(step_s(problem, best[None])[0])
-    return Found(tuple(map(int, best)), step, tuple(history), judge.evaluations)
+    return GabraResult(tuple(map(int, best)), step, tuple(history), judge.evaluations)
 
 
 def _replace_twins(living: Integers, elite: int, others: Integers) -> None:

@@ -15,7 +15,7 @@ from trainer.planning.stages.problem import Floats, Problem
 _ROUNDING = 1e-5
 
 
-class Solved(NamedTuple):
+class MilpAssignment(NamedTuple):
     """What the solver found within its time.
 
     Attributes:
@@ -27,7 +27,7 @@ class Solved(NamedTuple):
     bound_s: float
 
 
-def milp(problem: Problem, *, time_limit_s: float = 10.0) -> Solved:
+def milp(problem: Problem, *, time_limit_s: float = 10.0) -> MilpAssignment:
     """Return the assignment with the least load, and the bound that this proves for every assignment.
 
     It is a relaxation: a step takes no less than
@@ -57,11 +57,11 @@ def milp(problem: Problem, *, time_limit_s: float = 10.0) -> Solved:
     )
     infeasible = 2
     if result.status == infeasible:
-        return Solved(None, np.inf)
+        return MilpAssignment(None, np.inf)
     dual = result.mip_dual_bound
     bound = dual * model.unit_s * (1 - _ROUNDING) if dual is not None and np.isfinite(dual) else 0.0
     devices = None if result.x is None else tuple(map(int, result.x[model.x].argmax(axis=1)))
-    return Solved(devices, max(bound, 0.0))
+    return MilpAssignment(devices, max(bound, 0.0))
 
 
 class _Model:

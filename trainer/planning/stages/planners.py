@@ -14,7 +14,7 @@ from trainer.planning.stages.dynamic import MOST_DEVICES, dynamic
 from trainer.planning.stages.exhaustive import MOST, exhaustive
 from trainer.planning.stages.gabra import gabra
 from trainer.planning.stages.greedy import longest_first
-from trainer.planning.stages.milp import Solved, milp
+from trainer.planning.stages.milp import MilpAssignment, milp
 from trainer.planning.stages.problem import Problem
 from trainer.planning.stages.steps import memory, overflow, step_s
 
@@ -29,7 +29,7 @@ class NoneFits(ValueError):
 
 
 @dataclass(frozen=True)
-class Planned:
+class Assignment:
     """An assignment.
 
     Attributes:
@@ -53,7 +53,7 @@ class Planned:
     seconds_taken: float
 
 
-def plan(problem: Problem, planner: Planner, seed: int = 0, *, time_limit_s: float = 10.0) -> Planned:
+def plan(problem: Problem, planner: Planner, seed: int = 0, *, time_limit_s: float = 10.0) -> Assignment:
     """Return the assignment that a planner makes.
 
     `gabra` searches twice, without twins: once from the assignments of `greedy` and `dynamic`, climbing, and
@@ -73,7 +73,7 @@ def plan(problem: Problem, planner: Planner, seed: int = 0, *, time_limit_s: flo
     return _plans(problem, [planner], seed, time_limit_s)[0]
 
 
-def compare(problem: Problem, seed: int = 0, *, time_limit_s: float = 10.0) -> list[Planned]:
+def compare(problem: Problem, seed: int = 0, *, time_limit_s: float = 10.0) -> list[Assignment]:
     """Return what every planner makes of a problem that is not too large for it, in the order of `PLANNERS`.
 
     Args:
@@ -91,7 +91,7 @@ def compare(problem: Problem, seed: int = 0, *, time_limit_s: float = 10.0) -> l
     return _plans(problem, [one for one in PLANNERS if can.get(one, True)], seed, time_limit_s)
 
 
-def _plans(problem: Problem, planners: Sequence[Planner], seed: int, time_limit_s: float) -> list[Planned]:
+def _plans(problem: Problem, planners: Sequence[Planner], seed: int, time_limit_s: float) -> list[Assignment]:
     for planner in planners:
         if planner not in PLANNERS:
             raise ValueError(f"planner must be one of {', '.join(PLANNERS)}, not {planner!r}")
@@ -108,7 +108,7 @@ def _plans(problem: Problem, planners: Sequence[Planner], seed: int, time_limit_
         seconds = time.perf_counter() - begun + took * (planner == "milp")
         step = float(step_s(problem, [devices])[0])
         found.append(
-            Planned(
+            Assignment(
                 planner=planner, devices=devices, step_s=step, bound_s=bound,
                 gap=step / bound - 1 if bound else 0.0,
                 memory_bytes=tuple(map(float, memory(problem, [devices])[0])),
@@ -130,7 +130,7 @@ def plan_gabra(problem: Problem, seed: int) -> tuple[int, ...]:
     return min(found, key=lambda one: one.history[-1]).devices
 
 
-_FOUND: dict[str, Callable[[Problem, int, Solved], tuple[int, ...]]] = {
+_FOUND: dict[str, Callable[[Problem, int, MilpAssignment], tuple[int, ...]]] = {
     "gabra": lambda problem, seed, _: plan_gabra(problem, seed),
     "dynamic": lambda problem, *_: dynamic(problem),
     "milp": lambda problem, _, solved: solved.devices or longest_first(problem),
@@ -150,7 +150,7 @@ def path_s(problem: Problem) -> float:
     return float((before + last[0].clip(min=last[1]).min(axis=1)).max())
 
 
-def bound_s(problem: Problem, solved: Solved) -> float:
+def bound_s(problem: Problem, solved: MilpAssignment) -> float:
     """Return the best proven bound; `inf` where no assignment fits into memory.
 
     Args:

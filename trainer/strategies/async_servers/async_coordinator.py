@@ -20,7 +20,7 @@ from trainer.errors import CingulumError, WorldError
 from trainer.ranks.links import Links
 from trainer.ranks.liveness import LivenessPort
 from trainer.ranks.members import TO_SERVERS
-from trainer.ranks.messages import Mailbox, Message
+from trainer.ranks.messages import Mailbox, ReceivedMessage
 from trainer.strategies.async_servers import async_state as state
 from trainer.strategies.async_servers.async_server import Shard
 from trainer.strategies.async_servers.async_state import Tag
@@ -31,7 +31,7 @@ _LOOK_S = 0.05
 
 
 @dataclass(frozen=True)
-class Update:
+class AppliedUpdate:
     """One applied update.
 
     Attributes:
@@ -123,7 +123,7 @@ class Coordinator:
         """Whether exactly the steps below the limit are done."""
         return self._tickets.done == self._tickets.limit
 
-    def next_update(self, seconds: float) -> Update | None:
+    def next_update(self, seconds: float) -> AppliedUpdate | None:
         """Serve until an update was applied, or so many seconds have passed.
 
         Raises:
@@ -215,7 +215,7 @@ class Coordinator:
             )
         self._let_go()
 
-    def _handle(self, arrived: Message) -> Update | None:
+    def _handle(self, arrived: ReceivedMessage) -> AppliedUpdate | None:
         if arrived.source not in self._links.workers:
             return None
         worker = self._links.workers.index(arrived.source)
@@ -233,7 +233,7 @@ class Coordinator:
             self._let_go()
         return None
 
-    def _push(self, worker: int, array: np.ndarray) -> Update:
+    def _push(self, worker: int, array: np.ndarray) -> AppliedUpdate:
         if self._shard is None or worker not in self._computing:
             raise RuntimeError(f"worker {worker} sent an update that it was not asked for")
         version, loss, *sums, samples = state.header(array)[:7].tolist()
@@ -247,7 +247,7 @@ class Coordinator:
         self.updates[worker] += 1
         step = self._tickets.finish(worker)
         self._let_go()
-        return Update(worker, step, loss, tuple(sums), int(samples), staleness)
+        return AppliedUpdate(worker, step, loss, tuple(sums), int(samples), staleness)
 
     def _send_tickets(self, worker: int) -> None:
         new = self._tickets.hand_out(worker, self._ahead)

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from trainer.ranks.links import Links
 from trainer.ranks.members import TO_SERVERS
-from trainer.ranks.messages import Mailbox, Message
+from trainer.ranks.messages import Mailbox, ReceivedMessage
 from trainer.strategies.async_servers import async_state as state
 from trainer.strategies.async_servers.async_state import Shares, Tag
 from trainer.strategies.schedule import schedule_of
@@ -129,7 +129,7 @@ class FurtherServer:
         self._gone.add(process)
         self._give_state()
 
-    def handle(self, arrived: Message) -> None:
+    def handle(self, arrived: ReceivedMessage) -> None:
         """Do what a message asks for."""
         if arrived.tag == Tag.PULL:
             reply = state.message([self._shard.version], self._shard.weights())

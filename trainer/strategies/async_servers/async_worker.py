@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from trainer.ranks.links import Links
 from trainer.ranks.members import TO_SERVERS, TO_WORKERS
-from trainer.ranks.messages import Message
+from trainer.ranks.messages import ReceivedMessage
 from trainer.strategies.async_servers import async_state as state
 from trainer.strategies.async_servers.async_state import Shares, Tag
 from trainer.strategies.async_servers.worker_times import WorkerTimes
@@ -182,7 +182,7 @@ class Worker:
         self._micro_batches, self._ended, self._beat = micro_batches, ended, beat
         self.post = links.mailbox(TO_WORKERS, says=TO_SERVERS, listens=False)
         self._untrained = list(model.non_trainable_weights)
-        self._early: list[Message] = []
+        self._early: list[ReceivedMessage] = []
 
     def run(self) -> None:
         """Work until training ends.
@@ -239,7 +239,7 @@ class Worker:
         self._steps.add([int(step) for step in told[2:] if step >= 0])
         return int(told[0]), bool(told[1])
 
-    def _receive(self, tag: int) -> Message:
+    def _receive(self, tag: int) -> ReceivedMessage:
         # Messages of one sender may be complete in another order than they were sent.
         kept = next((early for early in self._early if early.tag == tag), None)
         if kept is not None:

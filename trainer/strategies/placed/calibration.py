@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.planning import links
-from trainer.planning.links import Link
-from trainer.planning.placement.balance import Measured
+from trainer.planning.links import HostLink
+from trainer.planning.placement.balance import RankSpeeds
 from trainer.planning.placement.operations import Network
 from trainer.planning.profile import Device, ProfiledLink
 from trainer.ranks.members import MESSAGES
@@ -82,7 +82,7 @@ def sample_of(network: Network, model: Any) -> Sample:
     )
 
 
-def measure(world: World, sample: Sample, devices: tuple[Device, ...], *, replicas: int) -> Measured:
+def measure(world: World, sample: Sample, devices: tuple[Device, ...], *, replicas: int) -> RankSpeeds:
     """Measure all devices at once, as they compute in a step, and then all links at once; a collective.
 
     It takes about a second. Neither weights nor random numbers are touched.
@@ -96,7 +96,7 @@ def measure(world: World, sample: Sample, devices: tuple[Device, ...], *, replic
     seconds = seconds_per_gflop(world, sample)
     link = _link(world, replicas)
     links_ = world.allgather_object(link and link._asdict())
-    return Measured(
+    return RankSpeeds(
         devices=devices,
         seconds_per_gflop=seconds,
         links=tuple(ProfiledLink(**one) if one else None for one in links_),
@@ -104,7 +104,7 @@ def measure(world: World, sample: Sample, devices: tuple[Device, ...], *, replic
 
 
 def seconds_per_gflop(world: World, sample: Sample) -> tuple[float, ...]:
-    """Measure all devices at once, as they compute in a step; see `Measured`. A collective."""
+    """Measure all devices at once, as they compute in a step; see `RankSpeeds`. A collective."""
     step = _step(sample)
     samples, filters = _size(step, sample)
     world.barrier()
@@ -191,7 +191,7 @@ def _timed(step: Step, samples: int, filters: int) -> float:
     return time.perf_counter() - began
 
 
-def _link(world: World, replicas: int) -> Link | None:
+def _link(world: World, replicas: int) -> HostLink | None:
     """Time this rank's link to the first one of its replica while all others do, too; None of that one."""
     ranks = world.size // replicas
     if world.links is None or ranks == 1:

@@ -14,7 +14,7 @@ from trainer.strategies.placed.strategy import Placed
 if TYPE_CHECKING:
     import keras
 
-    from trainer.planning.placement.balance import Measured
+    from trainer.planning.placement.balance import RankSpeeds
     from trainer.planning.placement.operations import Network
     from trainer.planning.placement.shares import Split
     from trainer.planning.placement.ways import Layouts
@@ -32,7 +32,7 @@ class Filters(Placed):
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
-        self.measured: Measured | None = None
+        self.measured: RankSpeeds | None = None
         self._divisions: tuple[Recalibration, ...] = ()
         self._splits: dict[str, Split] = {}
 
@@ -129,7 +129,7 @@ class Filters(Placed):
         found = self._changed(learner, left)
         return None if found is None else self._follow(found, learner, plan, step)
 
-    def _changed(self, learner: PlacedModel, left: int) -> Measured | None:
+    def _changed(self, learner: PlacedModel, left: int) -> RankSpeeds | None:
         """What the ranks can do now, where another division is worth it; a collective."""
         from trainer.planning.placement import balance
         from trainer.strategies.placed import calibration, recalibration
@@ -155,7 +155,7 @@ class Filters(Placed):
         return measured if is_worth_it else None
 
     def _follow(
-        self, measured: Measured, learner: PlacedModel, plan: FiltersPlan, step: int | None = None
+        self, measured: RankSpeeds, learner: PlacedModel, plan: FiltersPlan, step: int | None = None
     ) -> FiltersPlan | None:
         """Divide by other figures; a collective. `step`: where the division is a new one, updates done."""
         from trainer.strategies.placed.filters_plan import FiltersPlan, Recalibration
@@ -168,7 +168,7 @@ class Filters(Placed):
             self.measured, self._splits = before
             return None
         if step is not None:
-            first = Recalibration(0, cast("Measured", before[0]), plan.told(0))
+            first = Recalibration(0, cast("RankSpeeds", before[0]), plan.told(0))
             new = Recalibration(step, measured, found.told(step))
             self._divisions = (*(self._divisions or (first,)), new)
         found = dataclasses.replace(found, recalibrated=self._divisions)

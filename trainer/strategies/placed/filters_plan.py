@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trainer.planning.placement.balance import Measured
+from trainer.planning.placement.balance import RankSpeeds
 from trainer.planning.profile import Device
 from trainer.strategies.base import Share
 from trainer.strategies.placed.plan import PlacedPlan
@@ -28,7 +28,7 @@ class Recalibration:
     """
 
     step: int
-    measured: Measured
+    measured: RankSpeeds
     told: dict[str, Any]
 
 
@@ -38,7 +38,7 @@ class FiltersPlan(PlacedPlan):
 
     Attributes:
         balance: what measured shares were decided by: `by` and `mode` of the configuration, `measured` (see
-            `Measured`), the `filters` of each convolution by rank of a replica, and what is predicted:
+            `RankSpeeds`), the `filters` of each convolution by rank of a replica, and what is predicted:
             `convolutions_s` of a micro-batch, messages included, and the `imbalance` of computing them,
             max / mean - 1. None where nothing was measured.
         recalibrated: where filters were divided anew, every division of the run, ascending, the first one of
@@ -67,14 +67,14 @@ class FiltersPlan(PlacedPlan):
         return {"recalibrated": changes} if self.may_change else {}
 
 
-def measured_in(plan: dict[str, Any] | None) -> Measured | None:
+def measured_in(plan: dict[str, Any] | None) -> RankSpeeds | None:
     """Return what was measured for a plan, from plan.json; None where nothing was, or it cannot be read."""
     about = (plan or {}).get("balance")
     if not isinstance(about, dict):
         return None
     try:
         # Of text and not of the tree: strict JSON has lists where Python has tuples.
-        return Measured.model_validate_json(json.dumps(about.get("measured")))
+        return RankSpeeds.model_validate_json(json.dumps(about.get("measured")))
     except ValidationError:
         return None
 

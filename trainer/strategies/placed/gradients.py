@@ -29,7 +29,7 @@ _LINEAR_IN_THEIR_INPUTS = ("convolution", "transposed", "dense", "batch_norm_inf
 
 
 @dataclass
-class Record:
+class UnitRecord:
     """A unit that is being differentiated.
 
     Attributes:

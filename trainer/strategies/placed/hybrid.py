@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trainer.planning.placement.staging import Group
     from trainer.planning.placement.ways import Layouts
     from trainer.planning.profile import Profile
-    from trainer.planning.stages.planners import Planned
+    from trainer.planning.stages.planners import Assignment
     from trainer.planning.stages.problem import Problem
     from trainer.ranks.world import World
     from trainer.strategies.placed.hybrid_plan import Division
@@ -112,7 +112,7 @@ class Hybrid(Placed):
             recompute=section.recompute,
         )
 
-    def planners(self, model: keras.Model, ranks: int) -> tuple[Planned, ...]:
+    def planners(self, model: keras.Model, ranks: int) -> tuple[Assignment, ...]:
         """Return what each planner makes of the partitions; see `Placed.planners`."""
         from trainer.planning.stages import planners
 

@@ -12,7 +12,7 @@ from trainer.strategies.placed.strategy import Placed
 if TYPE_CHECKING:
     import keras
 
-    from trainer.planning.hypergraph.planning import Plan as Found
+    from trainer.planning.hypergraph.planning import FoundPlan as Found
     from trainer.planning.placement.listing import Pipeline
     from trainer.planning.placement.operations import Network
     from trainer.planning.placement.ways import Layouts
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _KEYS = ("objective", "balance", "imbalance", "granularity", "micro_batches", "schedule", "replicas")
 
 
-class Hypergraph(Placed):
+class HypergraphParallel(Placed):
     """Hypergraph-partitioned model parallelism (Eserol, Bilkent University 2019).
 
     Tiles of layers, not layers, are divided, so that as few bytes as possible cross while ranks have as much
@@ -166,11 +166,11 @@ class Hypergraph(Placed):
             ConfigError: ranks are many, and no layer has as many tiles.
         """
         from trainer.planning.hypergraph import planning
-        from trainer.planning.hypergraph.wanted import Wanted
+        from trainer.planning.hypergraph.wanted import PartitionGoal
         from trainer.strategies.placed.reading import read
 
         section, network = self._hypergraph, read(model, self._samples)
-        wanted = Wanted(
+        wanted = PartitionGoal(
             section.objective,
             section.balance,
             section.imbalance,

@@ -12,7 +12,6 @@ from keras import layers
 
 from trainer.planning.placement.operations import Operation, Reading, Weight
 from trainer.planning.placement.windows import (
-    Axis,
     Grouped,
     Padding,
     Pointwise,
@@ -20,6 +19,7 @@ from trainer.planning.placement.windows import (
     Shifted,
     Sliding,
     Spreading,
+    WindowAxis,
 )
 from trainer.strategies.draws import NOISE
 from trainer.strategies.placed import divisible
@@ -33,11 +33,11 @@ Shape = tuple[int, ...]
 Inputs = Sequence[tuple[str, Shape]]
 
 
-def _each(shape: Shape) -> tuple[tuple[int, Axis], ...]:
+def _each(shape: Shape) -> tuple[tuple[int, WindowAxis], ...]:
     return tuple((axis, _SAME) for axis in range(len(shape)))
 
 
-def samples_only(shape: Shape) -> tuple[tuple[int, Axis] | None, ...]:
+def samples_only(shape: Shape) -> tuple[tuple[int, WindowAxis] | None, ...]:
     """Return how an operation reads all of its own samples."""
     return ((0, _SAME), *(None for _ in shape[1:]))
 
@@ -54,7 +54,7 @@ def _weights(layer: Any, cuts: dict[str, tuple[int | None, ...]]) -> tuple[Weigh
     return tuple(found)
 
 
-def _channel_axis(layer: Any, shape: Shape) -> tuple[int, Axis] | None:
+def _channel_axis(layer: Any, shape: Shape) -> tuple[int, WindowAxis] | None:
     """How the activation of a layer reads channels."""
     name = getattr(getattr(layer, "activation", None), "__name__", "linear")
     return None if name in _OVER_CHANNELS else (len(shape) - 1, _SAME)
@@ -218,7 +218,7 @@ def _concatenate(layer: Any, inputs: Inputs, output: Shape, training: bool) -> l
     axis = layer.axis % len(output)
     offset, readings = 0, []
     for name, shape in inputs:
-        axes: list[tuple[int, Axis] | None] = list(_each(shape))
+        axes: list[tuple[int, WindowAxis] | None] = list(_each(shape))
         axes[axis] = (axis, Shifted(offset, output[axis]))
         readings.append(Reading(name, shape, tuple(axes)))
         offset += shape[axis]

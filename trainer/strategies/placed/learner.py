@@ -15,7 +15,7 @@ import tensorflow as tf
 from trainer.planning.placement.boxes import Box
 from trainer.planning.placement.tasks import Receive, Send
 from trainer.planning.placement.units import Placement
-from trainer.ranks.exchange import Exchange, naming_who_is_late, open_exchange
+from trainer.ranks.exchange import RankExchange, naming_who_is_late, open_exchange
 from trainer.ranks.world import World
 from trainer.strategies.base import Share
 from trainer.strategies.compiled_update import Updated
@@ -32,7 +32,7 @@ from trainer.strategies.learner import (
 from trainer.strategies.placed import custom_gradients, state
 from trainer.strategies.placed.computing import Drawing
 from trainer.strategies.placed.holdings import Holdings
-from trainer.strategies.placed.owning import Owner
+from trainer.strategies.placed.owning import OwnedOptimizer
 from trainer.strategies.placed.plan import PlacedPlan
 from trainer.strategies.placed.player import Owned, Player
 from trainer.strategies.placed.waiting import Waiting
@@ -62,7 +62,7 @@ class PlacedModel(Learner):
         # Of all ranks, as of the last `take_sums`.
         self._peaks: list[int | None] = []
         self._layers = {layer.name: layer for layer in self.model.layers}
-        self.exchange: Exchange | None = open_exchange(self.world) if self.world.size > 1 else None
+        self.exchange: RankExchange | None = open_exchange(self.world) if self.world.size > 1 else None
         self._class_weights = setup.class_weights
         # Over this rank's samples since the last `take_sums`: see `Sums`.
         self._sums = tf.Variable(tf.zeros(4, tf.float64), trainable=False)
@@ -77,7 +77,7 @@ class PlacedModel(Learner):
         self._wire = Wire(self.exchange, plan.lists, state.TAGS)
         self._forward_wire = Wire(self.exchange, plan.forwards, state.TAGS + len(self._wire.tags))
         self.holdings = Holdings(plan.placement, self.world.rank, self.model)
-        self.owner = Owner(self.optimizer, self.model, self.holdings, self.world)
+        self.owner = OwnedOptimizer(self.optimizer, self.model, self.holdings, self.world)
         self._is_whole = True
         self.spread(self.world)
         self._train = tf.function(self._train_step, reduce_retracing=True, autograph=False)

@@ -23,7 +23,7 @@ from trainer.strategies.saved_as import saved_as
 from trainer.strategies.slots import Slots
 
 
-class Owner:
+class OwnedOptimizer:
     """An optimizer for what one rank owns, like the one of the whole network.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.planning.placement.boxes import Box
-from trainer.planning.placement.exchanges import Exchange, Move
+from trainer.planning.placement.exchanges import Move, Redistribution
 from trainer.planning.placement.keeping import Kept
 from trainer.planning.placement.tasks import Content, Message, message
 from trainer.planning.placement.units import Placement, Unit
@@ -57,7 +57,7 @@ class Parts:
         others = [part for part in self.outputs[unit.operation] if part[0] != unit.box]
         self.outputs[unit.operation] = [*others, (unit.box, values)]
 
-    def flow(self, one: Message) -> Exchange:
+    def flow(self, one: Message) -> Redistribution:
         """Return the moves that a message is one of."""
         if one.content in ("output", "gradient"):
             return self._placement.flows[one.name]
@@ -78,7 +78,9 @@ class Parts:
             return pieces.assembled(move.box, self.weight[name], sums=True)
         return pieces.assembled(move.box, self.fresh[name])
 
-    def arriving(self, content: Content, name: str, flow: Exchange, wanted: Box | None = None) -> list[Part]:
+    def arriving(
+        self, content: Content, name: str, flow: Redistribution, wanted: Box | None = None
+    ) -> list[Part]:
         """Return everything that moves to this rank, its own parts too, in the order of moves.
 
         With `wanted`, only what has a part in that box.

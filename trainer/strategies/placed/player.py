@@ -28,7 +28,7 @@ from trainer.planning.placement.tasks import (
 )
 from trainer.planning.placement.units import Placement, Unit
 from trainer.strategies.placed import computing, gradients, pieces
-from trainer.strategies.placed.gradients import Record
+from trainer.strategies.placed.gradients import UnitRecord
 from trainer.strategies.placed.mover import Mover, Wanted
 from trainer.strategies.placed.moving import MovingStatistics
 from trainer.strategies.placed.parts import Parts
@@ -68,7 +68,7 @@ class Player:
         # Of micro-batches that were computed again; what this pass waited for.
         self._again: dict[int, Parts] = {}
         self._gate: Any = None
-        self._records: dict[tuple[Unit, int], Record] = {}
+        self._records: dict[tuple[Unit, int], UnitRecord] = {}
         self._statistics = MovingStatistics(layers)
         # What was computed last, and what the next pass waits for.
         self._newest: list[Any] = []
@@ -289,7 +289,7 @@ class Player:
             return self._began[units.index(unit)] if self._began and not micro else None
         return self._parts(micro).gradient_of_output(unit, self._dtype_of_output(unit.operation))
 
-    def _recorded(self, unit: Unit, micro: int) -> Record:
+    def _recorded(self, unit: Unit, micro: int) -> UnitRecord:
         """Compute a unit again, now under a tape, from what is kept: only what its gradients need is done."""
         operation, upstream = self._operations[unit.operation], self._upstream(unit, micro)
         after = [*self.losses, *self._stamps] if upstream is None else [upstream]
@@ -305,7 +305,7 @@ class Player:
             weights = self._weights(unit)
             tape.watch([x for x in (*reads, *weights) if x is not None])
             output = self._computed(unit, micro, reads, weights, self._objective)
-        return Record(tape, output, reads, weights, upstream)
+        return UnitRecord(tape, output, reads, weights, upstream)
 
     def _read_again(self, operation: Operation, tensor: str, box: Box, micro: int) -> Any:
         if operation.keeps == "inputs":

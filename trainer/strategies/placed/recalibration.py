@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from trainer.planning.placement.balance import LEAST_SAVING, Measured
+from trainer.planning.placement.balance import LEAST_SAVING, RankSpeeds
 from trainer.strategies.placed import calibration
 from trainer.strategies.placed.calibration import Sample
 from trainer.strategies.placed.learner import PlacedModel
 
 
-def look(learner: PlacedModel, known: Measured, sample: Sample) -> tuple[Measured, float] | None:
+def look(learner: PlacedModel, known: RankSpeeds, sample: Sample) -> tuple[RankSpeeds, float] | None:
     """Measure the devices again, where the updates since the last look may have lost time; a collective.
 
     However filters are divided, an update takes at least as long as the rank that waits most is busy now: if

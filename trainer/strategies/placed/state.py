@@ -13,10 +13,10 @@ import tensorflow as tf
 from trainer.errors import DivergenceError
 from trainer.planning.placement.boxes import Box, whole
 from trainer.planning.placement.units import Placement
-from trainer.ranks.exchange import Exchange, Parcel
+from trainer.ranks.exchange import Parcel, RankExchange
 from trainer.ranks.world import World
 from trainer.strategies.placed.holdings import Holdings
-from trainer.strategies.placed.owning import Owner
+from trainer.strategies.placed.owning import OwnedOptimizer
 from trainer.telemetry import peak_memory
 
 # Tags of what is gathered; those of a step come after them.
@@ -24,7 +24,7 @@ _GATHERED = 0
 TAGS = 1
 
 
-def let_go(model: keras.Model, owner: Owner, placement: Placement) -> None:
+def let_go(model: keras.Model, owner: OwnedOptimizer, placement: Placement) -> None:
     """Free the memory of the whole network's weights and of the whole optimizer's slots.
 
     Names, shapes and types stay; the variables hold empty arrays until `gather` gives them values again.
@@ -48,7 +48,7 @@ def _give(variable: Any, values: np.ndarray) -> None:
     )
 
 
-def spread(model: keras.Model, owner: Owner, holdings: Holdings, world: World) -> None:
+def spread(model: keras.Model, owner: OwnedOptimizer, holdings: Holdings, world: World) -> None:
     """Give every rank its blocks of rank 0's weights and optimizer state; a collective."""
 
     def of_main(variable: Any, like: Any) -> np.ndarray:
@@ -75,10 +75,10 @@ def spread(model: keras.Model, owner: Owner, holdings: Holdings, world: World) -
 
 def gather(
     model: keras.Model,
-    owner: Owner,
+    owner: OwnedOptimizer,
     holdings: Holdings,
     placement: Placement,
-    exchange: Exchange | None,
+    exchange: RankExchange | None,
     world: World,
 ) -> None:
     """Put all ranks' blocks and optimizer state into rank 0's network and optimizer; a collective."""
@@ -127,13 +127,13 @@ def _kept(placement: Placement, rank: int) -> list[tuple[str, Box]]:
     return sorted([*owned, *(key for key, first in lowest.items() if first == rank)])
 
 
-def _given(exchange: Exchange | None) -> Exchange:
+def _given(exchange: RankExchange | None) -> RankExchange:
     if exchange is None:
         raise RuntimeError("several ranks send each other messages")
     return exchange
 
 
-def _received(exchange: Exchange | None, rank: int, box: Box, like: list[np.ndarray]) -> list[np.ndarray]:
+def _received(exchange: RankExchange | None, rank: int, box: Box, like: list[np.ndarray]) -> list[np.ndarray]:
     size = sum(box.size * array.itemsize for array in like)
     received, _ = _given(exchange).move([], [], [Parcel(rank, _GATHERED, size, tf.uint8)])
     data = received[0].numpy()

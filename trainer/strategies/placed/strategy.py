@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trainer.planning.placement.units import Placement
     from trainer.planning.placement.ways import Layouts
     from trainer.planning.profile import Profile
-    from trainer.planning.stages.planners import Planned
+    from trainer.planning.stages.planners import Assignment
     from trainer.ranks.world import World
     from trainer.strategies.placed.hypergraph_plan import Decided
 
@@ -86,7 +86,7 @@ class Placed(Strategy):
         """
         return None
 
-    def planners(self, model: keras.Model, ranks: int) -> tuple[Planned, ...]:
+    def planners(self, model: keras.Model, ranks: int) -> tuple[Assignment, ...]:
         """Return what each planner makes of the same partitions, for the ranks of a replica; default: ()."""
         return ()
 

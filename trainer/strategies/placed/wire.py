@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.planning.placement.tasks import Message, Send, TaskLists
-from trainer.ranks.exchange import Exchange, Parcel
+from trainer.ranks.exchange import Parcel, RankExchange
 from trainer.strategies.placed.mover import Wanted
 
 Bundle = tuple[Message, ...]
@@ -28,7 +28,7 @@ class Wire:
         first: number of the first tag.
     """
 
-    def __init__(self, exchange: Exchange | None, lists: TaskLists, first: int) -> None:
+    def __init__(self, exchange: RankExchange | None, lists: TaskLists, first: int) -> None:
         self._exchange = exchange
         bundles = sorted(
             {task.messages for tasks in lists.values() for task in tasks if isinstance(task, Send)},

@@ -12,10 +12,10 @@ import numpy as np
 from trainer import errors
 from trainer.ranks.links import Links
 from trainer.ranks.members import TO_SERVERS, TO_WORKERS
-from trainer.ranks.messages import Message
+from trainer.ranks.messages import ReceivedMessage
 from trainer.strategies.servers import tags
-from trainer.strategies.servers.job import Job, keras_dtype
-from trainer.strategies.servers.layout import Bundle, Piece
+from trainer.strategies.servers.job import ServerJob, keras_dtype
+from trainer.strategies.servers.layout import Bundle, ServerPiece
 from trainer.strategies.servers.server_state import packed
 from trainer.strategies.servers.turns import Turns
 from trainer.strategies.slots import Slots
@@ -34,7 +34,7 @@ class Client:
         job: what the servers do.
     """
 
-    def __init__(self, links: Links, job: Job) -> None:
+    def __init__(self, links: Links, job: ServerJob) -> None:
         self.job = job
         self.bundles = job.bundles()
         self._links = links
@@ -170,7 +170,7 @@ class Client:
         kind, number = tags.parts(tag)
         return self._weights[number] if kind == tags.WEIGHTS else np.empty(size, np.uint8)
 
-    def _arrived(self, message: Message) -> bool:
+    def _arrived(self, message: ReceivedMessage) -> bool:
         kind, number = tags.parts(message.tag)
         if kind != tags.WEIGHTS:
             return False
@@ -182,7 +182,7 @@ class Client:
         return True
 
 
-def _turns(job: Job, bundles: Sequence[Bundle], sizes: Sequence[int]) -> dict[int, Turns]:
+def _turns(job: ServerJob, bundles: Sequence[Bundle], sizes: Sequence[int]) -> dict[int, Turns]:
     """Of each server that has bundles."""
     # To clip by the norm of all gradients, servers need all before they answer any.
     ahead = None if job.global_clip_norm is not None else max(_AHEAD * job.piece_bytes, _AHEAD_BYTES)
@@ -203,7 +203,7 @@ def order_without_answer(links: Links, order: dict[str, Any], within_s: float) -
         raise mailbox.failure
 
 
-def _part(array: np.ndarray, piece: Piece) -> np.ndarray:
+def _part(array: np.ndarray, piece: ServerPiece) -> np.ndarray:
     """A view of a piece's elements: all, where it is not cut (a slot may have another shape)."""
     flat = array.reshape(-1)
     return flat if piece.start == 0 and piece.stop >= flat.size else flat[piece.start : piece.stop]

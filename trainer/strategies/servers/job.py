@@ -14,7 +14,7 @@ import numpy as np
 
 from trainer.config.strategy import ServerConfig
 from trainer.errors import ConfigError
-from trainer.strategies.servers.layout import Bundle, Piece, bundles, layout, message_bytes
+from trainer.strategies.servers.layout import Bundle, ServerPiece, bundles, layout, message_bytes
 
 # Rules that treat each element on its own: a piece of a variable is updated as the whole would be.
 _ELEMENTWISE = frozenset(
@@ -56,7 +56,7 @@ class VariableSpec:
 
 
 @dataclass(frozen=True)
-class Job:
+class ServerJob:
     """A network's updates, divided among servers.
 
     Attributes:
@@ -79,7 +79,7 @@ class Job:
     global_clip_norm: float | None = None
     accumulation: int = 1
 
-    def pieces(self) -> tuple[Piece, ...]:
+    def pieces(self) -> tuple[ServerPiece, ...]:
         """Return which server holds what."""
         return layout(
             [v.size for v in self.variables],
@@ -103,7 +103,7 @@ class Job:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Job:
+    def from_json(cls, fields: dict[str, Any]) -> ServerJob:
         """Return the job of what `json` returned."""
         variables = tuple(VariableSpec(**{**v, "shape": tuple(v["shape"])}) for v in fields["variables"])
         return cls(**{**fields, "variables": variables})
@@ -123,7 +123,7 @@ def describe(
     *,
     workers: int,
     one_host: bool = False,
-) -> Job:
+) -> ServerJob:
     """Describe an optimizer and the variables it was built for, as servers need it.
 
     Args:
@@ -168,7 +168,7 @@ def describe(
     serialized = keras.optimizers.serialize(optimizer)
     # A worker unscales before it sends; servers clip by the global norm together.
     serialized["config"] |= {"loss_scale_factor": None, "global_clipnorm": None}
-    return Job(
+    return ServerJob(
         variables=described,
         optimizer=json.loads(json.dumps(serialized)),
         workers=workers,

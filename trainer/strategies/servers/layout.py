@@ -25,7 +25,7 @@ _SMALLEST_MESSAGE, _LARGEST_MESSAGE = 2**16, 2**20
 
 
 @dataclass(frozen=True)
-class Piece:
+class ServerPiece:
     """Elements `start` to `stop` of a flattened variable, and the server that holds them."""
 
     variable: int
@@ -51,7 +51,7 @@ class Bundle:
 
     number: int
     server: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ServerPiece, ...]
 
     @property
     def size(self) -> int:
@@ -81,7 +81,7 @@ def layout(
     piece_bytes: int,
     whole: bool = False,
     widths: Sequence[int] | None = None,
-) -> tuple[Piece, ...]:
+) -> tuple[ServerPiece, ...]:
     """Cut large variables and divide the pieces among servers, the largest first, by bytes.
 
     Args:
@@ -111,12 +111,12 @@ def layout(
     for variable, start, stop in largest_first:
         held, server = heapq.heappop(shares)
         heapq.heappush(shares, (held + (stop - start) * widths[variable], server))
-        pieces.append(Piece(variable, start, stop, server))
+        pieces.append(ServerPiece(variable, start, stop, server))
     return tuple(sorted(pieces, key=lambda piece: (piece.variable, piece.start)))
 
 
 def bundles(
-    pieces: Sequence[Piece],
+    pieces: Sequence[ServerPiece],
     *,
     piece_bytes: int,
     widths: Sequence[int] | None = None,
@@ -131,11 +131,11 @@ def bundles(
         kinds: type of each variable; a bundle holds one type only. Default: all the same.
     """
 
-    def kind(piece: Piece) -> str:
+    def kind(piece: ServerPiece) -> str:
         return kinds[piece.variable] if kinds else ""
 
-    filled: list[list[Piece]] = []
-    open_bundles: dict[tuple[int, str], tuple[list[Piece], int]] = {}
+    filled: list[list[ServerPiece]] = []
+    open_bundles: dict[tuple[int, str], tuple[list[ServerPiece], int]] = {}
     for piece in sorted(pieces, key=lambda p: (-p.variable, -p.start)):
         size = piece.size * (widths[piece.variable] if widths else 4)
         members, held = open_bundles.get((piece.server, kind(piece)), ([], 0))
@@ -150,7 +150,7 @@ def bundles(
 
 
 def bytes_per_server(
-    pieces: Sequence[Piece], servers: int, widths: Sequence[int] | None = None
+    pieces: Sequence[ServerPiece], servers: int, widths: Sequence[int] | None = None
 ) -> tuple[int, ...]:
     """Return the bytes of weights that each server holds."""
     held = [0] * servers

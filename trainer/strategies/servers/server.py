@@ -14,7 +14,7 @@ from trainer.ranks.members import TO_SERVERS, TO_WORKERS
 from trainer.ranks.mpi_world import Everyone
 from trainer.ranks.rollcall import RollCall
 from trainer.strategies.servers import tags
-from trainer.strategies.servers.job import Job
+from trainer.strategies.servers.job import ServerJob
 from trainer.strategies.servers.server_state import BundleState, clip_scale
 from trainer.strategies.servers.server_times import ServerTimes
 
@@ -40,7 +40,7 @@ class Server:
         self._numbers = {process: server for server, process in enumerate(links.servers)}
         self._bundles: dict[int, _Gathering] = {}
         self._norms: dict[int, float] = {}
-        self._job: Job | None = None
+        self._job: ServerJob | None = None
         self._due_states: set[int] = set()
         self._rollcall: RollCall | None = None
         self._times = ServerTimes()
@@ -81,7 +81,7 @@ class Server:
     def _obey(self, order: dict[str, Any]) -> None:
         if order["do"] == "job":
             try:
-                self._prepare(Job.from_json(order["job"]))
+                self._prepare(ServerJob.from_json(order["job"]))
             except CingulumError as error:
                 self._reply({"error": [type(error).__name__, error.message, error.cure]})
             else:
@@ -99,7 +99,7 @@ class Server:
         elif order["do"] == "bytes":
             self._reply(dict(zip(("sent", "received"), self.mailbox.traffic(), strict=True)))
 
-    def _prepare(self, job: Job) -> None:
+    def _prepare(self, job: ServerJob) -> None:
         self._job = job
         mine = [bundle for bundle in job.bundles() if bundle.server == self._number]
         self._bundles = {b.number: _Gathering(BundleState(b, job), job.workers) for b in mine}

@@ -18,8 +18,8 @@ from trainer.errors import ConfigError
 from trainer.strategies import schedule  # noqa: F401  # registers the schedule that a job may name
 from trainer.strategies import slots as slots_
 from trainer.strategies.rate_factors import scale_rates
-from trainer.strategies.servers.job import Job, keras_dtype
-from trainer.strategies.servers.layout import Bundle, Piece
+from trainer.strategies.servers.job import ServerJob, keras_dtype
+from trainer.strategies.servers.layout import Bundle, ServerPiece
 
 
 class BundleState:
@@ -29,7 +29,7 @@ class BundleState:
         ConfigError: the optimizer is unknown on this host, or cannot be divided.
     """
 
-    def __init__(self, bundle: Bundle, job: Job) -> None:
+    def __init__(self, bundle: Bundle, job: ServerJob) -> None:
         self.bundle = bundle
         self.dtype = keras_dtype(job.variables[bundle.pieces[0].variable].dtype)
         self._accumulation = job.accumulation
@@ -126,7 +126,7 @@ def _bytes(array: np.ndarray) -> np.ndarray:
     return np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
 
 
-def _variable(piece: Piece, job: Job) -> keras.Variable:
+def _variable(piece: ServerPiece, job: ServerJob) -> keras.Variable:
     spec = job.variables[piece.variable]
     shape = spec.shape if piece.size == spec.size else (piece.size,)
     variable = keras.Variable(np.zeros(shape, keras_dtype(spec.dtype)), dtype=spec.dtype, name=spec.name)
@@ -137,7 +137,7 @@ def _variable(piece: Piece, job: Job) -> keras.Variable:
     return variable
 
 
-def _optimizer(job: Job, bundle: Bundle, variables: Sequence[Any]) -> keras.Optimizer:
+def _optimizer(job: ServerJob, bundle: Bundle, variables: Sequence[Any]) -> keras.Optimizer:
     try:
         optimizer = keras.saving.deserialize_keras_object(job.optimizer)
     except (ValueError, TypeError, ImportError) as error:

@@ -31,20 +31,20 @@ def serve(world: World) -> int:
         return _serve(world)
 
 
-class Session:
+class ServingSession:
     """The servers' lifetime on a worker; see `serving`. `exit_code` is what servers end with."""
 
     exit_code = 0
 
 
 @contextlib.contextmanager
-def serving(world: World) -> Iterator[Session]:
+def serving(world: World) -> Iterator[ServingSession]:
     """Return a context in which a worker has servers: its own thread where it is colocated with one.
 
     At the end, worker 0 ends all servers. An error that ends the whole world ends the servers with it.
     """
     links = world.links
-    session = Session()
+    session = ServingSession()
     thread = None
     if links is not None and links.server is not None:
         thread = threading.Thread(target=_serve, args=(world,), name="server", daemon=True)

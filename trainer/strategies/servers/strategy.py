@@ -22,7 +22,7 @@ from trainer.strategies.guards import average_statistics
 from trainer.strategies.learner import Setup
 from trainer.strategies.servers import layout
 from trainer.strategies.servers.client import Client
-from trainer.strategies.servers.job import Job, describe
+from trainer.strategies.servers.job import ServerJob, describe
 from trainer.strategies.servers.layout import bytes_per_server
 from trainer.strategies.servers.optimizer import leave_updates_to_servers
 
@@ -50,7 +50,7 @@ class ServerPlan(Plan):
     bytes_per_server: tuple[int, ...]
     worker_sent: tuple[int, ...]
     server_sent: tuple[int, ...]
-    job: Job = dataclasses.field(repr=False)
+    job: ServerJob = dataclasses.field(repr=False)
 
     def exchange(self) -> Exchange:
         """Return what one update moves; workers are processes 0 to n-1, separate servers the next."""
@@ -153,7 +153,7 @@ class ServedModel(data_parallel.DistributedModel):
         self._slots = slots
 
     @property
-    def job(self) -> Job:
+    def job(self) -> ServerJob:
         """What the servers do."""
         return self.client.job
 

@@ -40,7 +40,7 @@ class Reader(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
+class ReaderKind:
     """One row of the comparison.
 
     Attributes:
@@ -78,19 +78,19 @@ OURS, OURS_PAST, OURS_MEMORY, LIMIT = "ours", "ours_past_cache", "ours_memory", 
 PARTS = ("read", "decode", "cast")
 INT16 = "int16 with a scale (NIfTI has no float16)"
 
-KINDS: dict[str, Kind] = {
-    OURS: Kind("Cingulum", f"{__name__}.ours"),
-    OURS_PAST: Kind("Cingulum, past the page cache", f"{__name__}.ours", "past_cache", past_cache=True),
-    OURS_MEMORY: Kind("Cingulum, cache: memory", f"{__name__}.ours", "memory", memory=True),
-    LIMIT: Kind("limit: the slowest of read, decode, cast", f"{__name__}.limit"),
-    "h5py": Kind("h5py, one read per volume", f"{__name__}.h5py_naive"),
-    "nibabel": Kind(
+KINDS: dict[str, ReaderKind] = {
+    OURS: ReaderKind("Cingulum", f"{__name__}.ours"),
+    OURS_PAST: ReaderKind("Cingulum, past the page cache", f"{__name__}.ours", "past_cache", past_cache=True),
+    OURS_MEMORY: ReaderKind("Cingulum, cache: memory", f"{__name__}.ours", "memory", memory=True),
+    LIMIT: ReaderKind("limit: the slowest of read, decode, cast", f"{__name__}.limit"),
+    "h5py": ReaderKind("h5py, one read per volume", f"{__name__}.h5py_naive"),
+    "nibabel": ReaderKind(
         "nibabel, .nii.gz", f"{__name__}.nibabel_gz", stored=INT16, rounds=True, written_by=("nibabel",)
     ),
 }
 
 
-def make(kind: Kind, job: LoaderJob) -> Reader:
+def make(kind: ReaderKind, job: LoaderJob) -> Reader:
     """Return a reader; imports what it needs."""
     made: Reader = importlib.import_module(kind.module).Reader(job, kind.kind)
     return made

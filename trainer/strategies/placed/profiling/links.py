@@ -15,8 +15,8 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.planning import links
-from trainer.planning.links import Link, Timed
-from trainer.ranks.exchange import Exchange, Parcel, open_exchange
+from trainer.planning.links import HostLink, Timed
+from trainer.ranks.exchange import Parcel, RankExchange, open_exchange
 from trainer.ranks.world import World
 from trainer.telemetry.link_probe import SIZES, expected
 
@@ -34,7 +34,7 @@ _LOAD, _SIZE = 1, 2
 Pair = tuple[int, int]
 
 
-def measure(world: World, show: Callable[[int, int], None]) -> list[list[Link | None]]:
+def measure(world: World, show: Callable[[int, int], None]) -> list[list[HostLink | None]]:
     """Return `[source][target]` for all ranks, None from a rank to itself; a collective.
 
     Args:
@@ -45,7 +45,7 @@ def measure(world: World, show: Callable[[int, int], None]) -> list[list[Link | 
         return [[None] * world.size for _ in range(world.size)]
     chosen = measured(world.hosts)
     pairs = sorted({(min(pair), max(pair)) for pair in chosen.values()})
-    timed: dict[Pair, Link] = {}
+    timed: dict[Pair, HostLink] = {}
     exchange = open_exchange(world)
     try:
         world.barrier()
@@ -60,7 +60,7 @@ def measure(world: World, show: Callable[[int, int], None]) -> list[list[Link | 
     finally:
         exchange.close()
     everyones = world.allgather_object([[*pair, *link] for pair, link in timed.items()])
-    known = {(source, target): Link(*link) for rows in everyones for source, target, *link in rows}
+    known = {(source, target): HostLink(*link) for rows in everyones for source, target, *link in rows}
     return [[None if a == b else known[chosen[a, b]] for b in range(world.size)] for a in range(world.size)]
 
 
@@ -77,7 +77,7 @@ def measured(hosts: Sequence[str]) -> dict[Pair, Pair]:
     return {(a, b): first.setdefault((hosts[a], hosts[b]), (a, b)) for a, b in pairs}
 
 
-def _timed(exchange: Exchange, peer: int, *, leads: bool) -> list[Timed]:
+def _timed(exchange: RankExchange, peer: int, *, leads: bool) -> list[Timed]:
     """Return seconds of an exchange with a rank, of each size; the first call of a size is dropped.
 
     Of the two, the one that leads decides which sizes are timed.
@@ -100,7 +100,7 @@ def _timed(exchange: Exchange, peer: int, *, leads: bool) -> list[Timed]:
     return found
 
 
-def _agreed(exchange: Exchange, peer: int, size: int, *, leads: bool) -> int:
+def _agreed(exchange: RankExchange, peer: int, size: int, *, leads: bool) -> int:
     """Return the size that comes next, 0 for none: of the rank that leads."""
     parcel = Parcel(peer, _SIZE, 1, tf.int32)
     if leads:
@@ -109,7 +109,7 @@ def _agreed(exchange: Exchange, peer: int, size: int, *, leads: bool) -> int:
     return int(exchange.move([], [], [parcel])[0][0].numpy()[0])
 
 
-def _swaps(exchange: Exchange, parcel: Parcel, count: int) -> Callable[[], Any]:
+def _swaps(exchange: RankExchange, parcel: Parcel, count: int) -> Callable[[], Any]:
     """Return a compiled call that sends so many messages, each until one of the same size has come."""
 
     @tf.function(autograph=False)

@@ -27,7 +27,7 @@ Loss = Callable[[Sequence[Any]], Any]
 
 
 @dataclass(frozen=True)
-class Cost:
+class OperationCost:
     """What an operation costs: see `ProfiledOperation`."""
 
     measured: str
@@ -36,7 +36,9 @@ class Cost:
     backward: Spread
 
 
-def measure(network: Network, model: Any, loss: Loss, show: Callable[[int, int], None]) -> dict[str, Cost]:
+def measure(
+    network: Network, model: Any, loss: Loss, show: Callable[[int, int], None]
+) -> dict[str, OperationCost]:
     """Time one of each equal operation, forwards and backwards, on its whole box.
 
     What an operation computes is `computing.compute`, which the runtime calls, too. Backwards is what a
@@ -212,13 +214,13 @@ def _empty(inputs: int, outputs: int) -> Stopwatch:
     return Stopwatch([timing.loop(lambda *given: given[:outputs])], arguments)
 
 
-def _cost(operation: Operation, first: str, dtype: str, watches: Mapping[str, _Watch]) -> Cost:
+def _cost(operation: Operation, first: str, dtype: str, watches: Mapping[str, _Watch]) -> OperationCost:
     size = math.prod(operation.shape) * int(tf.as_dtype(dtype).size)
     if not first:
-        return Cost("", size, Spread(0.0, 0.0), Spread(0.0, 0.0))
+        return OperationCost("", size, Spread(0.0, 0.0), Spread(0.0, 0.0))
     times = watches[first].times()
     backwards = [each[-1] - each[0] for each in times]  # of one pass alone, 0
-    return Cost(first, size, timing.spread([each[0] for each in times]), timing.spread(backwards))
+    return OperationCost(first, size, timing.spread([each[0] for each in times]), timing.spread(backwards))
 
 
 @contextlib.contextmanager
