@@ -19,7 +19,7 @@ class OtherSystem:
         title: in words.
         has_servers: whether it has parameter servers.
         check: of a `Cell`; raises InputError where it cannot do that.
-        measure: of a cell, a testbed or None, `progress` and `count` of the interfaces; returns a `Row`.
+        measure: of a cell, a testbed or None, `progress`, `count` of interfaces; returns a `MeasuredCell`.
     """
 
     title: str
