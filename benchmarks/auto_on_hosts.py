@@ -4,8 +4,9 @@
     sudo .venv/bin/python benchmarks/auto_on_hosts.py --first --out auto_on_hosts.json
 
 Hosts and accelerators are emulated as in placement_on_hosts.py, which says how. Each case is a number of
-samples, hosts, and a rate of their links. Its candidates are those of trainer/choosing, predicted as `auto`
-predicts them, from the seconds that the accelerators will wait and links of the rate; then each is timed.
+samples, hosts, and a rate of their links. Its candidates are those of trainer/planning/choice.py, predicted
+as `auto` predicts them, from the seconds that the accelerators will wait and links of the rate; then each is
+timed.
 `data` is a chain of waiting layers with the network's weights. With `--calibrated`, the figures of
 held_out.py, predictions also know what waits, tasks, updates and messages take besides, as a run measures
 these when it starts.
@@ -88,9 +89,9 @@ def planned(cell: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the candidates of a case: label, predicted seconds, section and plan's file."""
     from trainer import config as configuration
     from trainer import models
-    from trainer.choosing import candidates
     from trainer.errors import InputError
-    from trainer.profiling import plans
+    from trainer.forecast import plans
+    from trainer.planning import choice
 
     job, ranks = job_of(cell), cell["ranks"]
     tree = {
@@ -103,20 +104,20 @@ def planned(cell: dict[str, Any]) -> list[dict[str, Any]]:
     model = models.build(job.model, (job.size,) * 3 + (1,), 2, width=job.width)
     asked = plans.DivisionRequest.of(config, model, ranks, profile(cell, job))
     found = []
-    for section in candidates.sections(
+    for section in choice.sections(
         config.train.strategy, ranks, job.batch, normalised=True, speeds=[1.0] * ranks
     ):
         try:
             outlook = plans.outlook(asked, section, planners_too=False)
         except InputError as error:
-            print(f"{candidates.label(section)}: {error}", file=sys.stderr)
+            print(f"{choice.label(section)}: {error}", file=sys.stderr)
             continue
         given: dict[str, Any] = {"name": section.name}
         keys = ("replicas", "micro_batches")
         given |= {key: getattr(section, key) for key in keys if hasattr(section, key)}
         found.append(
             {
-                "label": candidates.label(section),
+                "label": choice.label(section),
                 "predicted_s": outlook.cost and outlook.cost.step_s,
                 "section": given,
                 "file": None if section.name == "data" else outlook.file.text(),

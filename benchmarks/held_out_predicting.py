@@ -16,14 +16,14 @@ from held_out_rank import job_of
 from trainer.bench.placement_worker import network_of
 from trainer.config import RunConfig
 from trainer.errors import InputError
+from trainer.forecast import groups, plans, simulating
+from trainer.forecast.forecasts import Forecast
+from trainer.forecast.subject import Scenario, Subject
 from trainer.planning.placement import costs
 from trainer.planning.profile import Profile, ProfiledHandling
 from trainer.planning.simulation import devices
 from trainer.planning.simulation.cluster import Cluster
 from trainer.planning.simulation.fabric import ClusterFabric
-from trainer.profiling import groups, plans, simulating
-from trainer.profiling.forecasts import Forecast
-from trainer.profiling.subject import Scenario, Subject
 
 
 class Emulated(Subject):

@@ -59,18 +59,18 @@ def _links(cell: dict[str, Any], world: Any) -> dict[str, Any]:
     """Return what messages, their links, all-reduces and updates take."""
     import keras
 
-    from trainer.strategies.placed.profiling import handling, links, update
+    from trainer.strategies.placed.profiling import links, measuring
     from trainer.telemetry import link_probe
 
     placement_rank.run_first(first=cell["first"])
     model = network_of(job_of(cell, {"name": "data"}))
-    took = update.measure(keras.optimizers.SGD(1e-3, momentum=0.9), model)
+    took = measuring.measured_update(keras.optimizers.SGD(1e-3, momentum=0.9), model)
     found: dict[str, Any] = {"update_s": took.median, "parameters": model.count_params()}
     if world.size > 1:
         between = links.measure(world, lambda done, total: None)
         pairs = [link for row in between for link in row if link is not None]
         found["link"] = [statistics.median(values) for values in zip(*pairs, strict=True)]
-        handled = handling.measure(world)
+        handled = measuring.measured_handling(world)
         found["handling"] = handled and handled.model_dump()
         found["all_reduces"] = [list(one) for one in link_probe.measure(world)]
     placement_rank.run_first(first=False)

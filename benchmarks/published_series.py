@@ -14,6 +14,8 @@ from typing import Any
 
 import keras
 
+from trainer.forecast import groups
+from trainer.forecast.outlooks import Outlook
 from trainer.planning import exchange
 from trainer.planning.placement import costs, ways
 from trainer.planning.placement.layouts import replicated
@@ -26,8 +28,6 @@ from trainer.planning.simulation.cluster import Cluster, SourcedFigure
 from trainer.planning.simulation.collectives import Direct
 from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.planning.simulation.stepping import Work
-from trainer.profiling import groups
-from trainer.profiling.outlooks import Outlook
 from trainer.strategies.placed import reading
 
 PRECISION = "mixed_float16"

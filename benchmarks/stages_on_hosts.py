@@ -72,10 +72,10 @@ def plan_by(cell: dict[str, Any]) -> Any:
     def tell(strategy: Any, job: PlacementJob, world: Any) -> None:
         if strategy.name != "hybrid":
             return
-        from trainer.strategies.placed.profiling import handling
+        from trainer.strategies.placed.profiling import measuring
 
         placement_rank.run_first(first=cell["first"])
-        handled = handling.measure(world)
+        handled = measuring.measured_handling(world)
         placement_rank.run_first(first=False)
         strategy.profile = profile(cell, job, handled)
 

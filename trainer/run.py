@@ -229,9 +229,9 @@ def settle(
     """Return the strategy that trains: the given one, or what it stands for, with what watches the choice."""
     if not strategy.stands_for_another:
         return strategy, None
-    from trainer.choosing import deciding
+    from trainer import auto
 
-    return deciding.settle(config, world, folder, reporter=reporter, beat=beat)
+    return auto.settle(config, world, folder, reporter=reporter, beat=beat)
 
 
 def prepare(

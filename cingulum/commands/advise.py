@@ -77,8 +77,8 @@ def advise(
     epochs = _epochs(reach, run)
     measured = None if profile is None else Profile.read(profile)
     import_tensorflow()
-    from trainer.profiling import advising
-    from trainer.profiling.subject import Scenario
+    from trainer.forecast import advising
+    from trainer.forecast.subject import Scenario
 
     asked = Scenario(settings, hosts, strategy, batch_per_rank, group, measured, profiled_on)
     found = advising.advise(

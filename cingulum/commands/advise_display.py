@@ -7,8 +7,8 @@ from rich.table import Table
 
 from cingulum.commands import sizes
 from cingulum.commands.simulate_display import duration, energy, rate
+from trainer.forecast.advising import USEFUL, WAITING, Advice
 from trainer.planning.simulation.cluster import Cluster
-from trainer.profiling.advising import USEFUL, WAITING, Advice
 
 
 def show(found: Advice, cluster: Cluster) -> None:

@@ -50,7 +50,7 @@ def plan(
     run = configuration.load(config, overrides or [])
     costs = None if profile is None else Profile.read(profile)
     import_tensorflow()
-    from trainer.profiling import outlooks, plans
+    from trainer.forecast import outlooks, plans
 
     if as_json:
         found = plans.compare(run, ranks, strategy=strategy, profile=costs)

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 from cingulum.commands import sizes
+from trainer.forecast.outlooks import Comparison, Impossible, Outlook, Unlisted
 from trainer.planning.hypergraph.judging import MOST_LISTED
 from trainer.planning.placement.drawing import Strip, strips
 from trainer.planning.placement.plan_file import layouts_of
 from trainer.planning.placement.ways import Layouts
-from trainer.profiling.outlooks import Comparison, Impossible, Outlook, Unlisted
 from trainer.strategies.placed.hypergraph_plan import Decided
 
 # Rows of the drawing, and ranks that have a line each; --json has all.

@@ -140,9 +140,9 @@ def _by_profile(
     simulate = f"cingulum simulate CONFIG --ranks {ranks} --cluster NAME"
     if path is None:
         raise ConfigError(f"{nothing}; give a profile (--profile FILE), or see `{simulate}`")
+    from trainer.forecast import expecting
     from trainer.planning.profile import Profile
     from trainer.planning.simulation import cluster as clusters
-    from trainer.profiling import expecting
 
     name = request.cluster or prepared.site.cluster
     links = None if name is None else clusters.load(name)

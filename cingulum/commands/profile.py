@@ -60,8 +60,7 @@ def profile(
             raise  # said at once, before TensorFlow is loaded; several ranks say it together, below
     world = starting.init(loaded.train.threads if loaded else None, members=Members(messages=True))
 
-    from trainer import atomic
-    from trainer.profiling import story
+    from trainer import atomic, profiling
     from trainer.ranks.agreement import agree, together
 
     def body() -> int:
@@ -71,7 +70,7 @@ def profile(
                 _bar(bars, *of) if world.is_main else _silent
                 for of in (("operations", "measurements"), ("links", "pairs"))
             )
-            found = story.profile(run, world, batch=batch, operation=operation, link=link)
+            found = profiling.profile(run, world, batch=batch, operation=operation, link=link)
         agree(world, lambda: atomic.write_text(out, found.text()) if out and world.is_main else None)
         if not world.is_main:
             return 0

@@ -75,8 +75,8 @@ def simulate(
     run = configuration.load(config, overrides or [])
     measured = None if profile is None else Profile.read(profile)
     import_tensorflow()
-    from trainer.profiling import forecasts, growth, simulating, timeline
-    from trainer.profiling.subject import Scenario
+    from trainer.forecast import forecasts, growth, simulating
+    from trainer.forecast.subject import Scenario
 
     asked = Scenario(run, hosts, strategy, batch_per_rank, group, measured, profiled_on)
     found = simulating.simulate(asked, counts)
@@ -92,7 +92,7 @@ def simulate(
     if trace is not None:
         from trainer import atomic
 
-        atomic.write_text(trace, timeline.trace(forecasts.last_trace(found)))
+        atomic.write_text(trace, forecasts.trace(forecasts.last_trace(found)))
     if plot is not None:
         growth.draw(found, plot)
     for path in (one for one in (trace, plot) if one is not None and not as_json):

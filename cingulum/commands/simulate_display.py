@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cingulum.commands import sizes
-from trainer.profiling.forecasts import Forecast, RefusedForecast, Simulation
+from trainer.forecast.forecasts import Forecast, RefusedForecast, Simulation
 
 _COLUMNS = ("step", "samples/s", "eff.", "sent", "memory", "epoch", "energy", "cost")
 _SHORT_S = 0.02

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.strategies.placed import channelwise
+from trainer.strategies.placed import normalising
 
 
 @pytest.mark.parametrize("shape", [(2, 6, 5, 4, 3), (3, 7, 4), (5, 2), (1, 1, 1, 1, 6)])
@@ -24,7 +24,7 @@ def test_normalising_gives_the_values_and_gradients_of_float64(shape):
             y = scaled(x, scale, beta - mean * scale)
         return [y, *tape.gradient(y, [x, gamma, beta], tf.constant(back, dtype))]
 
-    found = normalised(channelwise.scaled, "float32")
+    found = normalised(normalising.scaled, "float32")
     expected = normalised(lambda x, scale, offset: x * scale + offset, "float64")
     for mine, its in zip(found, expected, strict=True):
         np.testing.assert_allclose(mine, its, rtol=1e-4, atol=1e-4)
@@ -32,7 +32,7 @@ def test_normalising_gives_the_values_and_gradients_of_float64(shape):
 
 def test_cudnn_is_never_given_more_samples_than_it_takes():
     shape = (2, 64, 64, 64, 3)
-    graph = tf.function(channelwise.scaled).get_concrete_function(
+    graph = tf.function(normalising.scaled).get_concrete_function(
         tf.TensorSpec(shape), tf.TensorSpec((3,)), tf.TensorSpec((3,))
     )
     scaling = [one for one in graph.graph.get_operations() if one.type == "FusedBatchNormV3"]
@@ -41,13 +41,13 @@ def test_cudnn_is_never_given_more_samples_than_it_takes():
 
 
 def test_only_float32_is_taken():
-    assert channelwise.can_take(tf.zeros((2, 3)))
-    assert not channelwise.can_take(tf.zeros((2, 3), "float64"))
-    assert not channelwise.can_take(tf.zeros((2, 3), "bfloat16"))
+    assert normalising.can_take(tf.zeros((2, 3)))
+    assert not normalising.can_take(tf.zeros((2, 3), "float64"))
+    assert not normalising.can_take(tf.zeros((2, 3), "bfloat16"))
 
 
 def test_a_mean_over_a_million_voxels_has_all_digits_of_float32():
     x = np.random.default_rng(0).normal(1, 1, (4, 64, 64, 64, 3)).astype(np.float32)
-    found = channelwise.reduced(tf.reduce_mean, tf.constant(x))
+    found = normalising.reduced(tf.reduce_mean, tf.constant(x))
     np.testing.assert_allclose(found, x.mean(axis=(0, 1, 2, 3), dtype=np.float64), rtol=1e-6)
-    assert channelwise.reduced(tf.reduce_sum, tf.constant(x[:, :2, :2, :2]), kept=1).shape == (4, 3)
+    assert normalising.reduced(tf.reduce_sum, tf.constant(x[:, :2, :2, :2]), kept=1).shape == (4, 3)

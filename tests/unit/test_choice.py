@@ -11,7 +11,6 @@ from wording import fails_with
 
 from cingulum.cli import run
 from trainer import config as configuration
-from trainer.choosing import candidates
 from trainer.config import AutoConfig
 from trainer.config.strategy import PLANNED, SIMULATED
 from trainer.errors import ConfigError
@@ -107,8 +106,8 @@ def test_updates_are_compared_once_when_enough_are_counted_and_the_first_two_are
 
 
 def labels(ranks: int, samples: int, *, auto: AutoConfig = AUTO, normalised=False, speeds=()) -> list[str]:
-    found = candidates.sections(auto, ranks, samples, normalised=normalised, speeds=speeds or [1.0] * ranks)
-    return [candidates.label(one) for one in found]
+    found = choice.sections(auto, ranks, samples, normalised=normalised, speeds=speeds or [1.0] * ranks)
+    return [choice.label(one) for one in found]
 
 
 def test_every_number_of_replicas_that_divides_ranks_and_samples_is_tried():

@@ -14,7 +14,7 @@ from trainer.config import DataConfig, RingConfig, RunConfig, ServerConfig, Trai
 from trainer.planning import communication as costs
 from trainer.planning.exchange import exposed
 from trainer.strategies import data_plan, registry
-from trainer.strategies.async_servers.async_plan import AsyncPlan
+from trainer.strategies.async_servers.async_training import AsyncPlan
 from trainer.strategies.servers import layout
 from trainer.strategies.servers import strategy as servers
 

@@ -11,7 +11,7 @@ from trainer.planning.placement.layouts import replicated
 from trainer.planning.placement.listing import task_lists
 from trainer.planning.placement.units import place
 from trainer.planning.profile import Profile
-from trainer.planning.simulation import predicting
+from trainer.planning.simulation import steady
 
 
 def placed(**ranks):
@@ -34,7 +34,7 @@ def on_hosts(measured, *hosts):
 
 def test_on_one_rank_it_is_the_prediction_of_a_plan_without_links():
     placement, lists = placed()
-    alone = predicting.predict(placement, lists, profile(1), 1)
+    alone = steady.predict(placement, lists, profile(1), 1)
     expected = costs.predict(placement, lists, profile(1), 1)
     assert alone.step_s == pytest.approx(expected.step_s)
     assert alone.busy_s == expected.busy_s and alone.played == expected.played
@@ -43,7 +43,7 @@ def test_on_one_rank_it_is_the_prediction_of_a_plan_without_links():
 def test_a_rank_that_is_done_begins_the_next_step_before_the_others_are():
     placement, lists = placed(relu=1)
     first = costs.predict(placement, lists, profile(2), 2)
-    row = predicting.predict(placement, lists, profile(2), 2)
+    row = steady.predict(placement, lists, profile(2), 2)
     assert max(row.busy_s) <= row.step_s <= first.step_s + 1e-9
     assert row.waiting_s == pytest.approx([row.step_s - busy for busy in row.busy_s])
 
@@ -58,7 +58,7 @@ def test_what_several_hosts_send_to_one_shares_its_interface():
     lists = task_lists(placement)
     measured = profile(3, latency=0.0, rate=1.0)
     together, apart = (
-        predicting.predict(placement, lists, on_hosts(measured, *hosts), 3).step_s
+        steady.predict(placement, lists, on_hosts(measured, *hosts), 3).step_s
         for hosts in (("a", "b", "c"), ("a", "a", "a"))
     )
     assert together > apart, "ranks of one host have links of their own"

@@ -15,7 +15,7 @@ from trainer.errors import ConfigError
 from trainer.planning.placement.balance import RankSpeeds
 from trainer.planning.profile import Device
 from trainer.ranks.world import World
-from trainer.strategies.placed import calibration, recalibration
+from trainer.strategies.placed import calibration, filters_plan
 from trainer.strategies.placed.filters_plan import Recalibration, recalibrated_in
 from trainer.strategies.placed.waiting import Waiting
 
@@ -90,7 +90,7 @@ def test_a_look_measures_nothing_where_no_rank_waits_enough_to_gain_by_another_d
     def look(waited: float | None) -> Any:
         waiting = SimpleNamespace(share=lambda: waited, traced_s=3.0)
         learner: Any = SimpleNamespace(world=World(), waiting=waiting)
-        return recalibration.look(learner, measured(1.0), calibration.PUBLISHED)
+        return filters_plan.look(learner, measured(1.0), calibration.PUBLISHED)
 
     assert look(0.05) is None
     assert look(0.3) == look(None) == (measured(2.0), 3.0)

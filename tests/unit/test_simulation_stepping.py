@@ -7,12 +7,12 @@ import json
 import pytest
 from planned_networks import small
 
+from trainer.forecast import forecasts
 from trainer.planning.exchange import ExchangePart, equal, left
 from trainer.planning.simulation import cluster, devices, epoch, stepping, upgrades
 from trainer.planning.simulation.collectives import Exchanged
 from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.planning.simulation.stepping import Work
-from trainer.profiling import timeline
 from trainer.telemetry.trace import MESSAGES, STEP, TRANSFERS
 
 WORK = Work(1.0, 2.0, 0.5)
@@ -30,7 +30,7 @@ def exchanged(seconds):
 def test_ranks_wait_for_what_the_backward_pass_does_not_hide(seconds, parts, waits):
     step = stepping.whole_network(WORK, exchanged(seconds), equal(parts), 8, 0.0, rounds_s=0.125)
     assert step == stepping.StepSeconds(3.5 + waits + 0.125, 3.5, 0.0, waits + 0.125)
-    events = timeline.of_whole(WORK, step, exchanged(seconds), equal(parts))[0]
+    events = forecasts.of_whole(WORK, step, exchanged(seconds), equal(parts))[0]
     ends = {name: start + lasts for _, name, start, lasts, _ in events}
     assert ends["update"] == pytest.approx(step.step_s)
     moving = [(start, start + lasts) for thread, _, start, lasts, _ in events if thread == TRANSFERS]
@@ -59,7 +59,9 @@ def test_all_wait_for_the_slowest_rank():
 
 def test_a_timeline_opens_in_a_trace_viewer():
     step = stepping.whole_network(WORK, exchanged(1.0), equal(2), 2, 0.0)
-    told = json.loads(timeline.trace(timeline.of_whole(WORK, step, exchanged(1.0), equal(2))))["traceEvents"]
+    told = json.loads(forecasts.trace(forecasts.of_whole(WORK, step, exchanged(1.0), equal(2))))[
+        "traceEvents"
+    ]
     names = [one["args"]["name"] for one in told if one["ph"] == "M" and one["name"] == "process_name"]
     assert names == ["rank 0, simulated"]
     spans = {(one["tid"], one["name"]): (one["ts"], one["dur"]) for one in told if one["ph"] == "X"}

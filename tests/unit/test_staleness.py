@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from trainer.strategies.async_servers.async_coordinator import Tickets
 from trainer.strategies.async_servers.staleness import Clocks, Histogram
-from trainer.strategies.async_servers.tickets import Tickets
 
 
 def test_a_histogram_counts_and_goes_on_from_its_json():

@@ -10,11 +10,11 @@ from test_placement_costs import profile
 from test_predicting import placed
 from test_simulation_engine import RANKS, Shared, latencies, rates, seconds_of, work
 
+from trainer.forecast import groups
 from trainer.planning.placement.durations import Durations
 from trainer.planning.placement.tasks import Message, Receive, Send, UpdateOwned
 from trainer.planning.simulation import cluster, engine, steady
 from trainer.planning.simulation.fabric import ClusterFabric
-from trainer.profiling import groups
 
 # On a rank, of each Update.
 SECONDS = {0: 3.0, 1: 1.0}

@@ -19,11 +19,11 @@ STILL = {
     "cingulum/bench/scaling/measure.py": "predicts bytes of a ring and of servers by their own functions",
     "trainer/config/training.py": "a default",
     "trainer/bench/scaling/worker.py": "builds a ring and servers by hand, to time them without a run",
-    "trainer/choosing/candidates.py": "it is the room of auto",
-    "trainer/choosing/deciding.py": "it is the room of auto",
-    "trainer/profiling/expecting.py": "only data parallelism is predicted without the network",
-    "trainer/profiling/simulating.py": "rows of data parallelism and of servers",
-    "trainer/profiling/subject.py": "the keys of data parallelism",
+    "trainer/planning/choice.py": "it is the room of auto",
+    "trainer/auto.py": "it is the room of auto",
+    "trainer/forecast/expecting.py": "only data parallelism is predicted without the network",
+    "trainer/forecast/simulating.py": "rows of data parallelism and of servers",
+    "trainer/forecast/subject.py": "the keys of data parallelism",
     "trainer/ranks/launch.py": "the environment of a ring",
 }
 # "data" is a word of every other line, and what is taken where nothing is named.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.strategies.servers.turns import Turns
+from trainer.strategies.servers.client import Turns
 
 
 def test_bundles_leave_in_the_order_of_their_numbers():

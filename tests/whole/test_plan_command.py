@@ -11,10 +11,10 @@ from tiny_runs import make_shards, write_config
 
 from cingulum import cli
 from trainer import config as configuration
+from trainer.forecast import plans
 from trainer.planning.placement.drawing import WIDTH, strips
 from trainer.planning.placement.plan_file import PlanFile
 from trainer.planning.profile import Profile
-from trainer.profiling import plans
 from trainer.progress import Counting
 from trainer.runs import preparation
 from trainer.strategies import registry

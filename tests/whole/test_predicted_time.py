@@ -18,11 +18,11 @@ from trainer import config as configuration
 from trainer.data.loading import order
 from trainer.data.shards.index_reading import read_index
 from trainer.errors import InputError
+from trainer.forecast import expecting
+from trainer.forecast.simulating import Strategies
+from trainer.forecast.subject import Scenario, Subject
 from trainer.planning.simulation import cluster, devices
 from trainer.planning.simulation.fabric import ClusterFabric
-from trainer.profiling import expecting, simulated_apart
-from trainer.profiling.simulating import Strategies
-from trainer.profiling.subject import Scenario, Subject
 from trainer.run_folder.record import RunFolder
 from trainer.run_folder.run_record import RunRecord
 from trainer.telemetry import earlier_runs
@@ -135,7 +135,7 @@ def test_a_profile_says_it_with_the_links_of_a_cluster(slurm, capsys, tmp_path):
 def test_a_divided_network_is_simulated_where_there_are_a_profile_and_a_cluster(
     slurm, capsys, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(simulated_apart, "LIMIT_S", 120.0)
+    monkeypatch.setattr(expecting, "LIMIT_S", 120.0)
     (tmp_path / "shards" / "index.json").unlink()
     tiny_runs.make_shards(tmp_path / "shards")
     changes = ("model.name=tiny", "train.strategy.name=spatial")
@@ -157,12 +157,12 @@ def test_a_divided_network_is_simulated_where_there_are_a_profile_and_a_cluster(
     with monkeypatch.context() as here:
         # What the process of its own says of a network that the profile is not of, in this one.
         wider = configuration.load(Path("mine.yaml"), [*changes, "model.width=9"])
-        here.setattr("sys.stdin", io.StringIO(simulated_apart.asked(wider, profile, hosts, 2)))
-        simulated_apart.main()
+        here.setattr("sys.stdin", io.StringIO(expecting.asked(wider, profile, hosts, 2)))
+        expecting.main()
         assert json.loads(capsys.readouterr().out)["refused"].startswith("The profile of tiny has ")
-    monkeypatch.setattr(simulated_apart, "LIMIT_S", 0.001)
+    monkeypatch.setattr(expecting, "LIMIT_S", 0.001)
     assert "simulating train.strategy=spatial takes longer than 0 s" in said_of(capsys, *words)["said"]
-    with simulated_apart._ONE:  # as another request of a service does
+    with expecting._ONE:  # as another request of a service does
         assert "is not simulated while others are" in said_of(capsys, *words)["said"]
 
 

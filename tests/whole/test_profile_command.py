@@ -14,8 +14,8 @@ from tiny_runs import make_shards, write_config
 
 from cingulum import cli
 from trainer import config as configuration
+from trainer import profiling
 from trainer.planning.profile import Profile
-from trainer.profiling import story
 from trainer.strategies.placed import computing
 from trainer.strategies.placed.player import Player
 from trainer.strategies.placed.profiling import launching, timing
@@ -55,8 +55,8 @@ def profiled(config: Path, *arguments: str) -> Profile:
     return Profile.read(out)
 
 
-def prepared(config: Path, batch: int) -> story._Prepared:
-    return story._prepare(configuration.load(config), batch)
+def prepared(config: Path, batch: int) -> profiling._Prepared:
+    return profiling._prepare(configuration.load(config), batch)
 
 
 def test_every_operation_is_there_and_the_times_add_up_to_about_a_step(tmp_path):
@@ -84,7 +84,7 @@ def test_every_operation_is_there_and_the_times_add_up_to_about_a_step(tmp_path)
     assert step / FACTOR < profile.step_s(0) < step * FACTOR
 
 
-def step_s(made: story._Prepared, batch: int) -> float:
+def step_s(made: profiling._Prepared, batch: int) -> float:
     """Median seconds of a step with Keras alone."""
     made.optimizer.build(made.model.trainable_variables)
     x = tf.random.normal((batch, *made.model.input_shape[1:]))
@@ -220,4 +220,4 @@ def test_ranks_that_share_a_batch_measure_their_part_of_it(tmp_path, shards):
     config = configuration.load(
         configured(tmp_path, shards), ["train.global_batch=12", "train.accumulation=2"]
     )
-    assert [story.default_batch(config, ranks) for ranks in (1, 2, 4, 100)] == [6, 3, 2, 1]
+    assert [profiling.default_batch(config, ranks) for ranks in (1, 2, 4, 100)] == [6, 3, 2, 1]

@@ -11,8 +11,8 @@ import yaml
 from tiny_runs import make_shards, write_config
 
 from cingulum import cli
+from trainer.forecast import growth
 from trainer.planning.simulation import cluster
-from trainer.profiling import growth
 from trainer.telemetry.trace import MESSAGES, STEP
 
 # Which of two is faster at first, and then.

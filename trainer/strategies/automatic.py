@@ -1,4 +1,4 @@
-"""`strategy: auto`: stands for the one that trainer/choosing takes when a run starts."""
+"""`strategy: auto`: stands for the one that trainer/auto.py takes when a run starts."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ class Strategy(ABC):
 
     Attributes:
         stands_for_another: whether another strategy is chosen in its place when a run starts, by
-            trainer/choosing: of this one only what MPI and Horovod are started with is asked.
+            trainer/auto.py: of this one only what MPI and Horovod are started with is asked.
         Options: of a strategy of a user's own, what `train.strategy.options` may hold.
         options: what it holds.
     """

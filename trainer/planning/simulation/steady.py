@@ -7,11 +7,15 @@ and of gradients that are summed while a stage waits, an update takes less than 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from trainer.planning.placement.tasks import Receive, Send, Task, TaskLists
-from trainer.planning.simulation import engine
-from trainer.planning.simulation.fabric import Fabric
+from trainer.planning.placement.costs import Cost, PlayedPass, owned
+from trainer.planning.placement.durations import Durations
+from trainer.planning.placement.tasks import Compute, Receive, Send, Task, TaskLists, UpdateOwned
+from trainer.planning.placement.units import Placement
+from trainer.planning.profile import Profile
+from trainer.planning.simulation import engine, steady
+from trainer.planning.simulation.fabric import Fabric, HostLinks
 
 
 def step_s(
@@ -36,3 +40,37 @@ def _next(task: Task) -> Task:
     if not isinstance(task, Send | Receive):
         return task
     return type(task)(tuple(dataclasses.replace(one, number=-1 - one.number) for one in task.messages))
+
+
+# Predicted seconds of an update whose messages share the interfaces of hosts at every moment. Pure.
+#
+# `placement.costs` lets what a rank sends leave one bundle after the other, and several ranks send to one at
+# full rate each. Here bundles share the interfaces that they leave and enter by fairly, by the clock. And a
+# step is one of many: a rank that has done its part begins the next one while others still work on this one.
+
+
+def predict(placement: Placement, lists: TaskLists, profile: Profile, ranks: int) -> Cost:
+    """Play the task lists of a placement; arguments and errors are those of `costs.predict`.
+
+    Its `step_s` is from when all ranks have done one update until they have done the next.
+    """
+    durations = Durations(placement, profile, dict(enumerate(owned(placement, ranks))))
+    links = HostLinks(profile)
+    found = engine.play(lists, durations.of, links, ranks)
+    step = steady.step_s(lists, durations.of, links, ranks)
+    played = [one for rank in range(ranks) for one in _passes([s for s in found.spans if s.rank == rank])]
+    return Cost(step, found.busy_s, tuple(step - busy for busy in found.busy_s), tuple(played))
+
+
+def _passes(spans: Sequence[engine.Span]) -> list[PlayedPass]:
+    """Return the passes of a rank, in the order of its spans."""
+    found: list[PlayedPass] = []
+    for rank, task, start, end in ((one.rank, one.task, one.start, one.end) for one in spans):
+        if isinstance(task, Receive | UpdateOwned):
+            continue
+        kind = "forward" if isinstance(task, Compute) else "backward"
+        if found and (found[-1].kind, found[-1].micro, found[-1].end) == (kind, task.micro, start):
+            found[-1] = found[-1]._replace(end=end)
+        else:
+            found.append(PlayedPass(rank, kind, task.micro, start, end))
+    return found

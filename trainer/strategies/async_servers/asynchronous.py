@@ -62,10 +62,10 @@ class Asynchronous(Servers):
         }
 
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
-        """Divide the steps: see `async_plan.plan`; server 0 is alone in its world."""
-        from trainer.strategies.async_servers import async_plan
+        """Divide the steps: see `async_training.plan`; server 0 is alone in its world."""
+        from trainer.strategies.async_servers import async_training
 
-        return async_plan.plan(self.config, self.server, model, len(self._everyones.workers))
+        return async_training.plan(self.config, self.server, model, len(self._everyones.workers))
 
     def build(self, plan: Plan, setup: Setup) -> Learner:
         """Make server 0's learner; its timeline stays empty, since no step is computed here."""

@@ -13,14 +13,15 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.planning import links
-from trainer.planning.links import HostLink
+from trainer.planning.links import HostLink, Timed
 from trainer.planning.placement.balance import RankSpeeds
 from trainer.planning.placement.operations import Network
 from trainer.planning.profile import Device, ProfiledLink
 from trainer.ranks.members import MESSAGES
+from trainer.ranks.messages import Mailbox
 from trainer.ranks.world import World
 from trainer.run_folder import machine
-from trainer.telemetry import round_trips
+from trainer.telemetry.link_probe import SIZES, expected
 
 # One convolution, both passes, should take so long at least: it has fewer samples and filters than it may.
 CALL_S = 0.01
@@ -208,9 +209,52 @@ def _link(world: World, replicas: int) -> HostLink | None:
     try:
         world.barrier()
         if world.rank == master:
-            round_trips.answer(mailbox, ranks - 1)
+            answer_messages(mailbox, ranks - 1)
             return None
-        return links.of_round_trips(round_trips.measure(mailbox, world.links.workers[master]))
+        return links.of_round_trips(time_messages(mailbox, world.links.workers[master]))
     finally:
         world.barrier()
         mailbox.close()
+
+
+# Times messages from one rank to another: each is answered with next to nothing.
+
+
+REPEATS = 7
+# A further size is left out where its repeats would take longer than this at the rate seen so far.
+MOST_S = 0.3
+_LOAD, _ANSWER, _END = 1, 2, 3
+
+
+def time_messages(mailbox: Mailbox, process: int) -> list[Timed]:
+    """Return seconds of messages of each size until their answer; the first of a size is dropped.
+
+    Args:
+        mailbox: of this rank, in which nothing else arrives meanwhile.
+        process: that answers.
+    """
+    load = np.zeros(max(SIZES), np.uint8)
+    found: list[Timed] = []
+    for size in SIZES:
+        if (REPEATS + 1) * expected(found, size) > MOST_S:
+            break
+        took = []
+        for _ in range(REPEATS + 1):
+            began = time.perf_counter()
+            mailbox.send(process, _LOAD, load[:size])
+            mailbox.wait()
+            took.append(time.perf_counter() - began)
+        found.append(Timed(size, statistics.median(took[1:])))
+    mailbox.send(process, _END, load[:1])
+    return found
+
+
+def answer_messages(mailbox: Mailbox, processes: int = 1) -> None:
+    """Answer so many processes until all of them have measured."""
+    told = np.zeros(1, np.uint8)
+    while processes:
+        message = mailbox.wait()
+        if message.tag == _END:
+            processes -= 1
+        else:
+            mailbox.send(message.source, _ANSWER, told)

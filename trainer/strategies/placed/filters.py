@@ -132,14 +132,14 @@ class Filters(Placed):
     def _changed(self, learner: PlacedModel, left: int) -> RankSpeeds | None:
         """What the ranks can do now, where another division is worth it; a collective."""
         from trainer.planning.placement import balance
-        from trainer.strategies.placed import calibration, recalibration
+        from trainer.strategies.placed import calibration, filters_plan
         from trainer.strategies.placed.reading import read
 
         by, replicas, known = self._filters.balance, self._filters.replicas, self.measured
         if by == "equal" or known is None:
             return None
         network = read(learner.model, self._samples)
-        found = recalibration.look(learner, known, calibration.sample_of(network, learner.model))
+        found = filters_plan.look(learner, known, calibration.sample_of(network, learner.model))
         if found is None:
             return None
         measured, cost_s = found

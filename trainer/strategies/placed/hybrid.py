@@ -162,7 +162,7 @@ class Hybrid(Placed):
         from trainer.planning.placement import staging, ways
         from trainer.planning.placement.listing import task_lists
         from trainer.planning.placement.units import place
-        from trainer.planning.simulation import predicting
+        from trainer.planning.simulation import steady
         from trainer.strategies.placed.reading import read
 
         replicas = self._hybrid.replicas
@@ -174,7 +174,7 @@ class Hybrid(Placed):
         layouts = ways.replicas(network, replicas, ranks, one)
         placement = place(network, layouts)
         lists = task_lists(placement, self.pipeline(network, layouts))
-        cost = predicting.predict(placement, lists, profile, ranks * replicas)
+        cost = steady.predict(placement, lists, profile, ranks * replicas)
         return dataclasses.replace(division, step_s=cost.step_s, played=tuple(map(tuple, cost.played)))
 
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from trainer.strategies.servers import tags
 from trainer.strategies.servers.job import ServerJob, keras_dtype
 from trainer.strategies.servers.layout import Bundle, ServerPiece
 from trainer.strategies.servers.server_state import packed
-from trainer.strategies.servers.turns import Turns
 from trainer.strategies.slots import Slots
 
 _LOOK_S = 1.0
@@ -207,3 +206,53 @@ def _part(array: np.ndarray, piece: ServerPiece) -> np.ndarray:
     """A view of a piece's elements: all, where it is not cut (a slot may have another shape)."""
     flat = array.reshape(-1)
     return flat if piece.start == 0 and piece.stop >= flat.size else flat[piece.start : piece.stop]
+
+
+# In which order a worker's bundles leave for one server, and how far ahead of its answers. Pure.
+
+
+class Turns:
+    """Bundles leave in the order of their numbers, whatever the order in which their gradients are computed.
+
+    A server answers a bundle when it has it of all workers. If each sent in an order of its own, or one far
+    ahead of another on a link that they share, the answers would come late, and would no longer cross the
+    link while gradients do. So all take the same order, and none has more bytes under way than `ahead`. With
+    one order for all, the first bundle that is not answered may always leave: none waits for ever.
+
+    Args:
+        sizes: bytes of each bundle of the server, by number.
+        ahead: bytes that may be unanswered, though always one bundle; None: any number, for a server that
+            answers none before it has all.
+    """
+
+    def __init__(self, sizes: Mapping[int, int], ahead: int | None) -> None:
+        self._sizes = dict(sorted(sizes.items()))
+        self._order = list(self._sizes)
+        self._ahead = ahead
+        self._ready: set[int] = set()
+        self._next = 0
+        self._under_way = 0
+
+    def computed(self, number: int) -> list[int]:
+        """Note that a bundle's gradient is computed; returns the bundles that leave now."""
+        self._ready.add(number)
+        return self._leaving()
+
+    def answered(self, number: int) -> list[int]:
+        """Note that a bundle's weights are here; returns the bundles that leave now."""
+        self._under_way -= self._sizes[number]
+        return self._leaving()
+
+    def _leaving(self) -> list[int]:
+        found = []
+        while (number := self._order[self._next]) in self._ready and self._fits(number):
+            self._ready.remove(number)
+            self._under_way += self._sizes[number]
+            self._next = (self._next + 1) % len(self._order)
+            found.append(number)
+        return found
+
+    def _fits(self, number: int) -> bool:
+        return (
+            self._ahead is None or not self._under_way or self._under_way + self._sizes[number] <= self._ahead
+        )

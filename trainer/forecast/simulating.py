@@ -9,6 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from trainer.config import RingConfig, ServerConfig, StrategySection, micro_batch
 from trainer.config.strategy import DIVIDING, SIMULATED, check
 from trainer.errors import ConfigError, InputError
+from trainer.forecast import forecasts, groups, plans
+from trainer.forecast.forecasts import Events, Forecast, RefusedForecast, Simulation
+from trainer.forecast.groups import PlayedGroup
+from trainer.forecast.outlooks import Impossible, Outlook
+from trainer.forecast.subject import Scenario, Subject
 from trainer.models import own as own_code
 from trainer.planning.communication import repeated
 from trainer.planning.profile import Profile
@@ -16,11 +21,6 @@ from trainer.planning.simulation import collectives, stepping
 from trainer.planning.simulation.collectives import Direct, Exchanged, Way
 from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.planning.simulation.stepping import Work
-from trainer.profiling import compared, groups, plans, timeline
-from trainer.profiling.forecasts import Events, Forecast, RefusedForecast, Simulation
-from trainer.profiling.groups import PlayedGroup
-from trainer.profiling.outlooks import Impossible, Outlook
-from trainer.profiling.subject import Scenario, Subject
 from trainer.strategies import optimizers, registry
 from trainer.strategies.reduction import bytes_on_wire
 from trainer.strategies.servers import layout
@@ -145,7 +145,7 @@ class Strategies:
         how = f"{each} sample(s) of each micro-batch on every rank; {way}"
         needs = self.subject.memory(each, self.subject.slots)
         row = self.subject.forecast(label, how, fabric, samples, step, exchanged, needs)
-        return row, functools.partial(timeline.of_whole, work, step, exchanged, parts)
+        return row, functools.partial(forecasts.of_whole, work, step, exchanged, parts)
 
     def of_servers(self, label: str, fabric: ClusterFabric, server: ServerConfig) -> Row:
         """Return the row of synchronous parameter servers."""
@@ -175,7 +175,7 @@ class Strategies:
         way = f"{workers} worker(s), {server.count} server(s), {server.placement}"
         needs = self.subject.memory(each, 0)
         row = self.subject.forecast(label, way, fabric, samples, step, exchanged, needs)
-        return row, functools.partial(timeline.of_whole, work, step, exchanged, parts)
+        return row, functools.partial(forecasts.of_whole, work, step, exchanged, parts)
 
     def of_plan(self, label: str, fabric: ClusterFabric) -> Row:
         """Return the row of another strategy, such as one of the user's own, by what its plan moves."""
@@ -200,7 +200,7 @@ class Strategies:
             needs = max(one.total for one in memory)
         way = f"{plan.micro_batch} sample(s) of each micro-batch on every rank; {strategy.name}"
         row = self.subject.forecast(label, way, fabric, samples, step, exchanged, needs)
-        return row, functools.partial(timeline.of_whole, work, step, exchanged, parts)
+        return row, functools.partial(forecasts.of_whole, work, step, exchanged, parts)
 
     def of_groups(self, fabric: ClusterFabric) -> Iterator[Row]:
         """Yield the rows of strategies that divide the network itself, over groups of ranks."""
@@ -239,7 +239,7 @@ class Strategies:
             way = f"{ranks // size} group(s) of {size}: {outlook.way}"
             most = max(one.total for one in outlook.memory)
             row = self.subject.forecast(label, way, fabric, samples, step, sent, most)
-            yield row, functools.partial(timeline.of_played, group.played)
+            yield row, functools.partial(forecasts.of_played, group.played)
 
     def of_one_group(
         self, size: int, samples: int, replicas: int, fabric: ClusterFabric
@@ -281,7 +281,7 @@ class Strategies:
         )
         found = []
         each = size // replicas, asked.samples // replicas
-        for section in compared.sections(asked.network, *each, asked.profile):
+        for section in plans.sections(asked.network, *each, asked.profile):
             if section.divides_network and self.asked.strategy in (None, section.name):
                 label = section.label
                 self.show(f"planning {label} on {size} rank(s), {samples} sample(s)")

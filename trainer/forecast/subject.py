@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from trainer.config import RingConfig, RunConfig
 from trainer.errors import ConfigError
+from trainer.forecast.forecasts import Forecast
 from trainer.planning.exchange import ExchangePart
 from trainer.planning.placement import costs, ways
 from trainer.planning.placement.layouts import replicated
@@ -25,7 +26,6 @@ from trainer.planning.simulation.cluster import Cluster
 from trainer.planning.simulation.collectives import Exchanged
 from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.planning.simulation.stepping import StepSeconds, Work
-from trainer.profiling.forecasts import Forecast
 from trainer.runs import preparation
 from trainer.strategies import optimizers, slots
 from trainer.strategies.placed import reading

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.planning.placement import costs
+import numpy as np
+
+from trainer.planning.hypergraph import replicas
+from trainer.planning.hypergraph.groups import groups
+from trainer.planning.hypergraph.traffic import Traffic
+from trainer.planning.placement import costs, ways
 from trainer.planning.placement.costs import Cost, Sent
 from trainer.planning.placement.memory import Memory
-from trainer.planning.placement.plan_file import PlanFile
+from trainer.planning.placement.operations import Network
+from trainer.planning.placement.plan_file import PlanFile, layouts_of
 from trainer.planning.placement.tasks import TaskLists
 from trainer.planning.placement.units import Placement
 from trainer.planning.placement.ways import Layouts
+from trainer.planning.profile import Profile
 from trainer.planning.stages.planners import Assignment
 from trainer.strategies.placed.hypergraph_plan import Decided
 
@@ -165,3 +173,97 @@ def _row(one: Outlook | Unlisted | Impossible) -> dict[str, Any]:
         "decided": one.decided and {**dataclasses.asdict(one.decided), "file": None},
         "memory_bytes": [{**dataclasses.asdict(rank), "total": rank.total} for rank in one.memory],
     }
+
+
+# What `cingulum plan` tells of a network divided over more ranks than messages are listed of.
+
+
+def outlook_of_many(
+    label: str, way: str, network: Network, layouts: Layouts, ranks: int, decided: Decided, times: int
+) -> Unlisted:
+    """Return what a plan over many ranks is.
+
+    Args:
+        label: name of the strategy.
+        way: how it divides the network.
+        network: whose shapes hold the samples of a micro-batch.
+        layouts: of its operations.
+        ranks: that would train.
+        decided: what was found for them.
+        times: micro-batches of an update.
+    """
+    flops, some = np.zeros(ranks), groups(network)
+    for operation in network.operations:
+        if operation.readings:
+            held = layouts[operation.name]
+            for piece in held.pieces:
+                flops[piece.rank] += times * operation.flops * piece.box.size / math.prod(held.shape)
+    variables = np.zeros(ranks, np.int64)
+    own = Traffic(network, some).held([layouts[group.names[0]] for group in some])
+    variables[: len(own)] = own
+    return Unlisted(
+        label, way, decided.divided, layouts, tuple(flops.tolist()), tuple(variables.tolist()), decided
+    )
+
+
+# What an update of many replicas costs, of what one of them does: they are alike.
+
+
+def outlook_of_replicas(
+    one: Outlook, network: Network, count: int, *, times: int, slots: int, profile: Profile | None
+) -> Outlook:
+    """Return what all replicas cost: bytes and messages exactly, seconds as if the sums hid behind nothing.
+
+    Args:
+        one: replica's; its seconds are those of its own messages.
+        network: whose samples are those of all replicas.
+        count: replicas.
+        times: micro-batches of an update, after each of which gradients are summed.
+        slots: numbers that the optimizer keeps for each parameter.
+        profile: by which `one` was predicted.
+    """
+    ranks = len(one.sent)
+    alone, all_of_them = (replicas.summed(one.placement, ranks, number) for number in (1, count))
+    owned = [int(size) for size in all_of_them.owned_bytes]
+    where = [(rank, rank % ranks) for rank in range(count * ranks)]
+    more = [int(all_of_them.sent[rank] - alone.sent[own]) for rank, own in where]
+    messages = [int(all_of_them.messages[rank] - alone.messages[own]) for rank, own in where]
+    received = [int(all_of_them.received[rank] - alone.received[own]) for rank, own in where]
+    seconds = 0.0 if profile is None else times * replicas.between(max(more), profile, all_of_them.rounds)
+    layouts = ways.copies(layouts_of(one.placement), network, count, ranks)
+    return dataclasses.replace(
+        one,
+        way=f"{count} replicas of {ranks} ranks, one of which was planned; for sums over all of them "
+        f"(gradients, statistics of batch norm) a rank sends at most {times * max(more) / 2**20:.3g} MiB "
+        f"more. One replica: {one.way}",
+        file=PlanFile.of_layouts(
+            network,
+            layouts,
+            name=one.file.network,
+            strategy=one.file.strategy,
+            ranks=count * ranks,
+            replicas=count,
+        ),
+        sent=tuple(
+            Sent(one.sent[own].bytes + times * more[rank], one.sent[own].messages + times * messages[rank])
+            for rank, own in where
+        ),
+        memory=tuple(_memory(one, own, owned[rank], slots, received[rank]) for rank, own in where),
+        held=tuple(one.held[own] for _, own in where),
+        owned=tuple(int(all_of_them.owned[rank]) for rank, _ in where),
+        flops=tuple(one.flops[own] for _, own in where),
+        cost=None if one.cost is None else _cost(one.cost, count, seconds),
+    )
+
+
+def _memory(one: Outlook, rank: int, owned: int, slots: int, received: int) -> Memory:
+    """That of a replica's rank, which owns less, and has gradients of other replicas before the update."""
+    before = one.memory[rank]
+    widths = {w.path: w.width for of in one.placement.network.operations for w in of.weights}
+    held = sum(width * one.placement.holders[path].elements(rank) for path, width in widths.items())
+    return Memory(held + owned, slots * owned, before.kept, before.working + received)
+
+
+def _cost(one: Cost, count: int, seconds: float) -> Cost:
+    step, busy = one.step_s + seconds, count * one.busy_s
+    return Cost(step, busy, tuple(step - each for each in busy))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from trainer.config.strategy import SIMULATED, check
 from trainer.errors import ConfigError, InputError
+from trainer.forecast.forecasts import Forecast, RefusedForecast
+from trainer.forecast.simulating import Plans, Strategies
+from trainer.forecast.subject import Scenario, Subject
 from trainer.planning.simulation import epoch, upgrades
 from trainer.planning.simulation.cluster import Cluster
 from trainer.planning.simulation.fabric import ClusterFabric
-from trainer.profiling.forecasts import Forecast, RefusedForecast
-from trainer.profiling.rows import Rows
-from trainer.profiling.subject import Scenario, Subject
 
 # More ranks are useful while twice as many are so many times as fast.
 USEFUL = 1.5
@@ -329,3 +330,46 @@ def _turns(pairs: Iterable[tuple[float, Forecast, Forecast]], own: str, other: s
 
 def _ends(pairs: list[tuple[float, Forecast, Forecast]]) -> tuple[float, float] | None:
     return (pairs[0][0], pairs[-1][0]) if pairs else None
+
+
+# The row of one strategy under changes of cluster and batch; nothing is planned twice, nor for ever.
+
+
+class Rows:
+    """What a strategy takes on some ranks, if something were otherwise.
+
+    A network that is divided is planned once for each number of samples: on other links or devices the same
+    plan is played.
+
+    Args:
+        subject: the network and the cluster.
+        within_s: seconds after which no further number of samples is looked at.
+        show: is told what is planned.
+
+    Attributes:
+        is_cut_short: whether something was not looked at for want of time.
+    """
+
+    def __init__(self, subject: Subject, within_s: float, show: Callable[[str], None]) -> None:
+        self.subject, self._show = subject, show
+        self._end = time.monotonic() + within_s
+        self._planned: Plans = {}
+        self.is_cut_short = False
+
+    def of(self, ranks: int, **changes: Any) -> Forecast | RefusedForecast:
+        """Return the faster of a strategy's rows.
+
+        Args:
+            ranks: that train.
+            changes: of what is asked, such as `cluster` or `batch_per_rank`.
+        """
+        subject = self.subject.on(dataclasses.replace(self.subject.asked, **changes))
+        fabric = ClusterFabric(subject.cluster, ranks)
+        rows = [row for row, _ in Strategies(subject, self._planned, self._show).strategies(fabric)]
+        possible = [row for row in rows if isinstance(row, Forecast)]
+        return max(possible, key=lambda row: row.samples_per_s) if possible else rows[0]
+
+    def has_time(self) -> bool:
+        """Return whether there is time to look at another number of samples; notes where there is none."""
+        self.is_cut_short |= time.monotonic() > self._end
+        return not self.is_cut_short

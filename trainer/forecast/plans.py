@@ -10,8 +10,10 @@ from typing import cast
 import keras
 
 from trainer.config import RunConfig, StrategySection, micro_batch
-from trainer.config.strategy import PLANNED, check
+from trainer.config.strategy import PLANNED, SECTIONS, check
 from trainer.errors import InputError
+from trainer.forecast import outlooks
+from trainer.forecast.outlooks import Comparison, Impossible, Outlook, Rounds, Unlisted
 from trainer.planning.hypergraph import planning
 from trainer.planning.hypergraph.replicas import MOST_RANKS
 from trainer.planning.placement import costs, ways
@@ -24,8 +26,6 @@ from trainer.planning.placement.plan_file import PlanFile
 from trainer.planning.placement.tasks import Compute, Differentiate, Receive, Send, TaskLists
 from trainer.planning.placement.units import Placement, place
 from trainer.planning.profile import Profile
-from trainer.profiling import compared, of_many, of_replicas
-from trainer.profiling.outlooks import Comparison, Impossible, Outlook, Rounds, Unlisted
 from trainer.runs import preparation
 from trainer.strategies import optimizers, registry, slots
 from trainer.strategies.placed import reading
@@ -110,9 +110,9 @@ def compare(
     data = preparation.open_data(config)
     model = preparation.build_model(config, data, synchronised=False)
     asked = dataclasses.replace(DivisionRequest.of(config, model, ranks, profile), show=show)
-    sections = compared.sections(asked.network, ranks, asked.samples, profile)
-    first = own if own.name == name else next(one for one in sections if one.name == name)
-    others = [tried(asked, one) for one in sections if one.label != first.label]
+    among = sections(asked.network, ranks, asked.samples, profile)
+    first = own if own.name == name else next(one for one in among if one.name == name)
+    others = [tried(asked, one) for one in among if one.label != first.label]
     return Comparison(
         network=config.model.name,
         sample_shape=data.sample_shape,
@@ -137,7 +137,7 @@ def _chosen(asked: DivisionRequest, section: StrategySection) -> Outlook | Unlis
     if decided is None:
         raise TypeError(f"{section.name} decides nothing for many ranks")
     network = reading.read(asked.model, asked.samples // strategy.micro_batches)
-    return of_many.outlook(
+    return outlooks.outlook_of_many(
         section.label, strategy.way(asked.ranks), network,
         strategy.layouts(network, asked.ranks), asked.ranks, decided,
         strategy.micro_batches * asked.config.train.accumulation,
@@ -209,7 +209,7 @@ def _of_replicas(asked: DivisionRequest, section: StrategySection) -> Outlook:
         asked, config=asked.config.model_copy(update={"train": train}), ranks=asked.ranks // count
     )
     one = outlook(alone, section.model_copy(update={"replicas": 1}))
-    return of_replicas.outlook(
+    return outlooks.outlook_of_replicas(
         one,
         reading.read(asked.model, count * samples // strategy.micro_batches),
         count,
@@ -306,3 +306,31 @@ def _cost(
     step = math.fsum(times * one.step_s for one, times in parts)
     busy = tuple(math.fsum(times * one.busy_s[rank] for one, times in parts) for rank in range(ranks))
     return Cost(step, busy, tuple(step - one for one in busy))
+
+
+# The strategies that `cingulum plan` and `simulate` compare.
+
+
+def sections(network: Network, ranks: int, samples: int, profile: Profile | None) -> list[StrategySection]:
+    """Return the sections of each strategy that can be planned.
+
+    Args:
+        network: that is divided.
+        ranks: that would train.
+        samples: of a micro-batch.
+        profile: of the network; None: devices are alike, and bytes count.
+    """
+    speeds = None if profile is None else _speeds(network, profile, ranks)
+    return [one for kind in SECTIONS for one in kind.compared(ranks, samples, speeds)]
+
+
+def _speeds(network: Network, profile: Profile, ranks: int) -> list[float]:
+    """The speed of each rank's convolutions, relative to the fastest, to three digits."""
+    names = [one.name for one in network.operations if one.kind in ("convolution", "transposed")]
+    took = [
+        sum(profile.forward_s(name, rank) + profile.backward_s(name, rank) for name in names)
+        for rank in range(ranks)
+    ]
+    if not names or min(took) <= 0:
+        return [1.0] * ranks
+    return [round(min(took) / one, 3) for one in took]

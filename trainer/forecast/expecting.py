@@ -6,13 +6,20 @@ evaluation, checkpoints nor failures are in it; slow ranks are, of divided netwo
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
 
+from trainer import config as configuration
 from trainer.config import RingConfig, RunConfig, micro_batch
 from trainer.data.loading import order
 from trainer.data.shards.index import Index
 from trainer.data.shards.index_reading import read_index
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, InputError
 from trainer.planning.communication import reduction, repeated
 from trainer.planning.exchange import equal
 from trainer.planning.profile import Profile
@@ -20,7 +27,6 @@ from trainer.planning.simulation import collectives, stepping
 from trainer.planning.simulation.cluster import Cluster
 from trainer.planning.simulation.fabric import ClusterFabric, Fabric, PairLinks
 from trainer.planning.simulation.stepping import Work
-from trainer.profiling import simulated_apart
 
 _MIB = 2**20
 
@@ -47,7 +53,7 @@ def epoch_s(config: RunConfig, profile: Profile, cluster: Cluster | None, *, nod
         return steps * _step_s(config, strategy, profile, fabric, ranks)
     if cluster is None or not strategy.divides_network:
         raise ConfigError(f"a profile alone does not tell it of train.strategy={strategy.name}")
-    return _steps(config, profile) * simulated_apart.step_s(config, profile, _hosts(cluster, each), ranks)
+    return _steps(config, profile) * step_s(config, profile, _hosts(cluster, each), ranks)
 
 
 def _steps(config: RunConfig, profile: Profile) -> int:
@@ -119,3 +125,102 @@ def _samples(config: RunConfig, index: Index) -> int:
 
 def _named(network: str, shape: tuple[int, ...], precision: str) -> str:
     return f"{network} of {'x'.join(map(str, shape))} in {precision}"
+
+
+# The step of a divided network on a cluster, simulated in a process of its own.
+#
+# What asks imports no TensorFlow, and waits a few seconds at most. As a program, this file reads what is
+# asked from its standard input, and writes one line.
+
+
+# Importing TensorFlow takes 3 s of it.
+LIMIT_S = 10.0
+# It takes a core and a GiB: a service, asked by many, makes one at a time.
+_ONE = threading.Lock()
+
+
+def step_s(config: RunConfig, profile: Profile, cluster: Cluster, ranks: int) -> float:
+    """Return the seconds of an update by the strategy of a configuration, with those of slow ranks.
+
+    Args:
+        config: of the run; its strategy divides the network.
+        profile: of its network, on the device of the cluster's hosts.
+        cluster: whose first hosts train.
+        ranks: that train.
+
+    Raises:
+        ConfigError: it is not possible, or not known within `LIMIT_S`.
+    """
+    if getattr(config.train.strategy, "replicas", 1) == "auto":
+        raise ConfigError("train.strategy.replicas=auto is decided when it starts")
+    line = [sys.executable, "-m", "trainer.forecast.expecting"]
+    name = config.train.strategy.name
+    if not _ONE.acquire(timeout=LIMIT_S):
+        raise ConfigError(f"train.strategy={name} is not simulated while others are: ask again")
+    try:
+        done = subprocess.run(
+            line,
+            input=asked(config, profile, cluster, ranks),
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        found = json.loads(done.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"simulating train.strategy={name} takes longer than {LIMIT_S:.0f} s") from None
+    except (ValueError, LookupError):
+        raise ConfigError(f"simulating train.strategy={name} ended with code {done.returncode}") from None
+    finally:
+        _ONE.release()
+    if "step_s" not in found:
+        raise ConfigError(f"train.strategy={name} cannot be simulated: {found['refused'].rstrip('.')}")
+    return float(found["step_s"])
+
+
+def asked(config: RunConfig, profile: Profile, cluster: Cluster, ranks: int) -> str:
+    """Return what `main` reads; arguments as of `step_s`."""
+    return json.dumps(
+        {
+            "config": configuration.dump(config),
+            "profile": profile.text(),
+            "cluster": cluster.model_dump_json(),
+            "ranks": ranks,
+        }
+    )
+
+
+def main() -> None:
+    """Answer what `step_s` asks."""
+    try:
+        found: dict[str, object] = {"step_s": _simulated(json.loads(sys.stdin.read()))}
+    except InputError as error:
+        found = {"refused": error.message}
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+def _simulated(given: dict[str, object]) -> float:
+    from trainer.quiet import import_tensorflow
+
+    import_tensorflow()
+    from trainer.forecast.forecasts import Forecast
+    from trainer.forecast.simulating import Strategies
+    from trainer.forecast.subject import Scenario, Subject
+    from trainer.planning.simulation.fabric import ClusterFabric
+
+    config = configuration.parse(str(given["config"]), [])
+    cluster, ranks = Cluster.model_validate_json(str(given["cluster"])), int(str(given["ranks"]))
+    section = config.train.strategy
+    profile = Profile.parse(str(given["profile"]), Path("profile"))
+    size = ranks // int(getattr(section, "replicas", 1))
+    subject = Subject(Scenario(config, cluster, section.name, group=size, profile=profile))
+    rows = [row for row, _ in Strategies(subject).strategies(ClusterFabric(cluster, ranks))]
+    row = next((one for one in rows if one.label == section.label), rows[0])
+    if not isinstance(row, Forecast):
+        raise ConfigError(row.reason)
+    return row.step.step_s
+
+
+if __name__ == "__main__":
+    main()

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from trainer.config.strategy import SECTIONS
-from trainer.profiling.forecasts import Forecast, Simulation
+from trainer.forecast.forecasts import Forecast, Simulation
 from trainer.report.axes import Axes, short
 from trainer.report.paper import write_png
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trainer.forecast.outlooks import Outlook
 from trainer.planning import exchange
 from trainer.planning.placement import costs
 from trainer.planning.placement.durations import Durations
@@ -19,7 +20,6 @@ from trainer.planning.simulation.collectives import Direct, Exchanged
 from trainer.planning.simulation.engine import Played
 from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.planning.simulation.stepping import StepSeconds
-from trainer.profiling.outlooks import Outlook
 
 # Plays with computing slowed down at random, for the mean and the deviation of a group's step.
 DRAWS = 4

@@ -7,17 +7,16 @@ from typing import cast
 import keras
 
 from trainer.byte_sizes import as_text
-from trainer.choosing import candidates
 from trainer.config import AutoConfig, RunConfig, StrategySection
 from trainer.config import strategy as strategies
 from trainer.errors import ConfigError, InputError
+from trainer.forecast import plans
+from trainer.forecast.plans import DivisionRequest
 from trainer.planning import choice
 from trainer.planning.choice import Candidate
 from trainer.planning.placement.operations import Network
 from trainer.planning.profile import Profile
-from trainer.profiling import plans
-from trainer.profiling.plans import DivisionRequest
-from trainer.profiling.story import default_batch
+from trainer.profiling import default_batch
 from trainer.progress import Reporter
 from trainer.ranks.agreement import Agreed, agree
 from trainer.ranks.watchdog import Beat
@@ -91,7 +90,7 @@ def _tried(
         raise TypeError("nothing was measured")
     free = costs_of_run.memory_bytes(world, world.size)
     asked = agree(world, lambda: DivisionRequest.of(config, model, world.size, profile))
-    sections = candidates.sections(
+    sections = choice.sections(
         auto,
         world.size,
         config.train.global_batch // config.train.accumulation,
@@ -102,7 +101,7 @@ def _tried(
     def plan() -> list[Candidate]:
         found = []
         for section in sections[world.rank :: world.size]:
-            beat(f"planning {candidates.label(section)}")
+            beat(f"planning {choice.label(section)}")
             found.append(_candidate(asked, section, free))
         return found
 
@@ -117,7 +116,7 @@ def _tried(
 
 
 def _candidate(asked: DivisionRequest, section: StrategySection, free: list[float]) -> Candidate:
-    name = candidates.label(section)
+    name = choice.label(section)
     given = section.model_dump(mode="json", exclude_defaults=True) | {"name": section.name}
     try:
         found = plans.outlook(asked, section, planners_too=False)
