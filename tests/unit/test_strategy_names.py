@@ -22,8 +22,6 @@ STILL = {
     "trainer/planning/choice.py": "it is the room of auto",
     "trainer/auto.py": "it is the room of auto",
     "trainer/forecast/expecting.py": "only data parallelism is predicted without the network",
-    "trainer/forecast/simulating.py": "rows of data parallelism and of servers",
-    "trainer/forecast/subject.py": "the keys of data parallelism",
     "trainer/ranks/launch.py": "the environment of a ring",
 }
 # "data" is a word of every other line, and what is taken where nothing is named.

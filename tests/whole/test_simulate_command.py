@@ -57,6 +57,8 @@ def test_every_strategy_has_a_row_of_80_columns_or_a_reason(config, capsys, monk
 
 
 OWN = """
+import dataclasses
+
 from trainer.strategies import data_plan
 from trainer.strategies.base import Strategy
 
@@ -70,6 +72,11 @@ class Ring(Silent):
         return data_plan.plan(
             model, world_size=world_size, global_batch=train.global_batch, accumulation=train.accumulation
         )
+
+class Half(Ring):
+    def on_cluster(self, label, model, fabric):
+        update = super().on_cluster(label, model, fabric)
+        return dataclasses.replace(update, way="every second update", exchanged=update.exchanged.of(0.5))
 
 class Broken(Silent):
     def plan(self, model, optimizer, world_size):
@@ -88,6 +95,17 @@ def test_a_strategy_of_ones_own_has_a_row_by_what_its_plan_says_it_moves(config,
     assert plot.stat().st_size > 0
     (only,) = simulated(capsys, config, "--ranks", "4", *line[2:5], "--strategy", f"{file}:Ring")
     assert only["step_s"] == own["step_s"]
+    (half,) = simulated(
+        capsys,
+        config,
+        "--ranks",
+        "4",
+        *line[2:4],
+        f"train.strategy={file}:Half",
+        "--strategy",
+        f"{file}:Half",
+    )
+    assert half["way"] == "every second update" and half["sent_bytes"] == own["sent_bytes"] / 2
     (silent,) = simulated(
         capsys, config, "--ranks", "4", f"train.strategy={file}:Silent", "--strategy", f"{file}:Silent"
     )

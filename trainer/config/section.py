@@ -109,6 +109,11 @@ class StrategySection(Section):
         """What tells a row of this strategy from those of others."""
         return self.name
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Those of its rows where it has several, as of `lines`."""
+        return tuple(self.lines) or (self.label,)
+
     @classmethod
     def compared(cls, ranks: int, samples: int, speeds: Sequence[float] | None) -> Sequence[StrategySection]:
         """Return the sections with which it is compared with other strategies; pure.

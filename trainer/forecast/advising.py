@@ -221,13 +221,18 @@ def _upgrades(rows: Rows, row: Forecast) -> tuple[tuple[str, float], ...]:
 
 def _bucket(rows: Rows, row: Forecast) -> tuple[float, float] | None:
     """The size of a bucket that is fastest, and how many times as fast as the one that is set."""
-    asked, ring = rows.subject.asked, rows.subject.ring
+    asked = rows.subject.asked
     several_hosts = ClusterFabric(rows.subject.cluster, row.ranks).hosts > 1
-    if asked.strategy != "data" or ring.reduction != "buckets" or not several_hosts:
+    buckets = [
+        one
+        for one in rows.subject.sections()
+        if one.name == asked.strategy and getattr(one, "reduction", None) == "buckets"
+    ]
+    if not (buckets and several_hosts):
         return None
     found = []
     for size in BUCKETS_MB:
-        section = ring.model_copy(update={"bucket_mb": size})
+        section = buckets[0].model_copy(update={"bucket_mb": size})
         train = asked.config.train.model_copy(update={"strategy": section})
         other = rows.of(row.ranks, config=asked.config.model_copy(update={"train": train}))
         if isinstance(other, Forecast):

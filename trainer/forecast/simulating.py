@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 
-from trainer.config import RingConfig, ServerConfig, StrategySection, micro_batch
-from trainer.config.strategy import DIVIDING, SIMULATED, check
+from trainer.config import StrategySection
+from trainer.config.strategy import DIVIDING, NAMES, SIMULATED, check
 from trainer.errors import ConfigError, InputError
 from trainer.forecast import forecasts, groups, plans
 from trainer.forecast.forecasts import Events, Forecast, RefusedForecast, Simulation
@@ -15,22 +17,16 @@ from trainer.forecast.groups import PlayedGroup
 from trainer.forecast.outlooks import Impossible, Outlook
 from trainer.forecast.subject import Scenario, Subject
 from trainer.models import own as own_code
-from trainer.planning.communication import repeated
 from trainer.planning.profile import Profile
-from trainer.planning.simulation import collectives, stepping
-from trainer.planning.simulation.collectives import Direct, Exchanged, Way
+from trainer.planning.simulation import stepping
+from trainer.planning.simulation.collectives import Direct, Exchanged, WholeUpdate
 from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.planning.simulation.stepping import Work
-from trainer.strategies import optimizers, registry
-from trainer.strategies.reduction import bytes_on_wire
-from trainer.strategies.servers import layout
+from trainer.strategies import registry
 
-# Flows of a round of servers; more take minutes.
-MOST_FLOWS = 2_000_000
 DEFAULT_GROUP = 4
 # Of so many ranks, all groups are planned and played at once, as they train; of more, one of them.
 MOST_AT_ONCE = 16
-BY_HOST = "data, by host"
 # A row, and what makes the events of its step.
 Row = tuple[Forecast | RefusedForecast, Callable[[], Events] | None]
 # See `Strategies`; with each label.
@@ -45,13 +41,9 @@ def simulate(asked: Scenario, ranks: Sequence[int]) -> Simulation:
         InputError: the configuration, the data, the profile or the cluster cannot be used.
     """
     own = asked.config.train.strategy
-    check(asked.strategy, (*SIMULATED, *([own.name] if _is_by_plan(own) else [])), "simulated")
+    others = () if own.stands_for_another or own.name in SIMULATED else (own.name,)
+    check(asked.strategy, (*SIMULATED, *others), "simulated")
     return Strategies(Subject(asked)).all(ranks)
-
-
-def _is_by_plan(section: StrategySection) -> bool:
-    """Whether only a strategy's plan says what its updates move."""
-    return not (section.is_simulated or section.stands_for_another)
 
 
 class Strategies:
@@ -105,102 +97,53 @@ class Strategies:
 
     def strategies(self, fabric: ClusterFabric) -> Iterator[Row]:
         """Yield the row of each strategy, and what a group of ranks does."""
-        wanted, own = self.asked.strategy, self.subject.config.train.strategy
-        ring = self.subject.ring
-        server = own if isinstance(own, ServerConfig) else ServerConfig(name="parameter-server")
-        ways: list[tuple[str, str, Callable[[str], Row]]] = [
-            ("data", "data", lambda label: self.of_data(label, fabric, ring, ring.algorithm)),
-            ("data", BY_HOST, lambda label: self.of_data(label, fabric, ring, "by-host")),
-            ("parameter-server", "server", lambda label: self.of_servers(label, fabric, server)),
-        ]
-        if fabric.hosts == 1 or fabric.kind(0).devices == 1:
-            ways.pop(1)
-        if _is_by_plan(own):
-            ways.append((own.name, own.label, lambda label: self.of_plan(label, fabric)))
-        for name, label, forecast in ways:
-            if wanted in (None, name):
-                try:
-                    yield forecast(label)
-                except InputError as error:
-                    yield RefusedForecast(label, fabric.ranks, error.message), None
-        if wanted in (None, *DIVIDING):
+        for section in self.subject.sections():
+            if self.asked.strategy in (None, section.name):
+                yield from self.of_whole(section, fabric)
+        if self.asked.strategy in (None, *DIVIDING):
             yield from self.of_groups(fabric)
 
-    def of_data(self, label: str, fabric: ClusterFabric, ring: RingConfig, way: Way) -> Row:
-        """Return the row of data parallelism."""
-        train, ranks = self.subject.config.train, fabric.ranks
-        samples = self.subject.samples(ranks)
-        each = micro_batch(samples, world_size=ranks, accumulation=train.accumulation)
-        buckets = bytes_on_wire(
-            *self.subject.variables, kind=ring.reduction, bucket_mb=ring.bucket_mb, wire=ring.compression
-        )
-        one_byte = collectives.all_reduce(way, fabric)
-        exchanged = one_byte.of(sum(buckets), len(buckets))
-        work = self.subject.accumulated(each)
-        statistics_s = self.subject.statistics(one_byte.latency_s) if train.sync_batch_norm else 0.0
-        parts = self.subject.parts(buckets)
-        step = stepping.whole_network(
-            work, exchanged, parts, ranks, self.subject.deviation, rounds_s=statistics_s
-        )
-        how = f"{each} sample(s) of each micro-batch on every rank; {way}"
-        needs = self.subject.memory(each, self.subject.slots)
-        row = self.subject.forecast(label, how, fabric, samples, step, exchanged, needs)
-        return row, functools.partial(forecasts.of_whole, work, step, exchanged, parts)
+    def of_whole(self, section: StrategySection, fabric: ClusterFabric) -> Iterator[Row]:
+        """Yield the rows of a strategy by which each rank that computes holds the whole network."""
+        config = self.subject.config
+        try:
+            samples = self.subject.samples(section.readers(fabric.ranks))
+            train = config.train.model_copy(update={"strategy": section, "global_batch": samples})
+            strategy = registry.of(config.model_copy(update={"train": train}))
+        except (ValueError, InputError) as error:
+            why = error.message if isinstance(error, InputError) else f"{error}."
+            yield RefusedForecast(section.labels[0], fabric.ranks, why), None
+            return
+        for label in strategy.rows(fabric):
+            try:
+                with self._errors_of(section):
+                    update = strategy.on_cluster(label, self.subject.model, fabric)
+                yield self._row(label, fabric, samples, update)
+            except InputError as error:
+                yield RefusedForecast(label, fabric.ranks, error.message), None
 
-    def of_servers(self, label: str, fabric: ClusterFabric, server: ServerConfig) -> Row:
-        """Return the row of synchronous parameter servers."""
-        colocated = server.placement == "colocated"
-        workers = fabric.ranks if colocated else fabric.ranks - server.count
-        if server.is_asynchronous:
-            raise ConfigError("Workers that do not wait for each other are not simulated.")
-        if workers < 1 or server.count > fabric.ranks:
-            raise ConfigError(f"{server.count} server(s) leave no worker of {fabric.ranks} rank(s).")
-        if workers * server.count > MOST_FLOWS:
-            raise ConfigError(f"{workers:,} workers of {server.count} servers are too many to be simulated.")
-        train, samples = self.subject.config.train, self.subject.samples(workers)
-        each = micro_batch(samples, world_size=workers, accumulation=train.accumulation)
-        moves = layout.exchange_of(server, self.subject.variables[0], workers, one_host=fabric.hosts == 1)
-        exchanged = collectives.cost(repeated(moves.rounds), fabric)
-        alone = self.subject.accumulated(each)
-        work = Work(alone.forward_s, alone.backward_s)
-        within = alone.update_s / server.count
-        if train.sync_batch_norm:
-            # Workers add statistics up among themselves.
-            ring = collectives.all_reduce("ring", ClusterFabric(self.asked.cluster, workers))
-            within += self.subject.statistics(ring.latency_s)
-        parts = self.subject.parts([1.0] * moves.parts)
-        step = stepping.whole_network(
-            work, exchanged, parts, workers, self.subject.deviation, rounds_s=within
-        )
-        way = f"{workers} worker(s), {server.count} server(s), {server.placement}"
-        needs = self.subject.memory(each, 0)
-        row = self.subject.forecast(label, way, fabric, samples, step, exchanged, needs)
-        return row, functools.partial(forecasts.of_whole, work, step, exchanged, parts)
+    def _errors_of(self, section: StrategySection) -> AbstractContextManager[None]:
+        """Of code of the user's own, whatever it raises, with its place."""
+        if section.name in NAMES:
+            return contextlib.nullcontext()
+        return own_code.errors_with_place(section.name, what="strategy", error=ConfigError)
 
-    def of_plan(self, label: str, fabric: ClusterFabric) -> Row:
-        """Return the row of another strategy, such as one of the user's own, by what its plan moves."""
-        config, ranks, samples = self.subject.config, fabric.ranks, self.subject.samples(fabric.ranks)
-        train = config.train.model_copy(update={"global_batch": samples})
-        strategy = registry.of(config.model_copy(update={"train": train}))
-        with own_code.errors_with_place(strategy.name, what="strategy", error=ConfigError):
-            plan = strategy.plan(self.subject.model, optimizers.build(train, 1), ranks)
-            moves, memory = plan.exchange(), plan.memory()
-        if moves is None:
-            raise ConfigError("Its plan does not say what an update moves: Plan.exchange().")
-        if sum(len(flows) for flows in moves.rounds) > MOST_FLOWS:
-            raise ConfigError(f"More than {MOST_FLOWS:,} messages are too many to be simulated.")
-        exchanged = collectives.cost(repeated(moves.rounds), fabric)
-        work, parts = self.subject.accumulated(plan.micro_batch), self.subject.parts([1.0] * moves.parts)
-        within = 0.0
-        if train.sync_batch_norm:
-            within = self.subject.statistics(collectives.all_reduce("ring", fabric).latency_s)
-        step = stepping.whole_network(work, exchanged, parts, ranks, self.subject.deviation, rounds_s=within)
-        needs = self.subject.memory(plan.micro_batch, self.subject.slots)
-        if memory is not None:
-            needs = max(one.total for one in memory)
-        way = f"{plan.micro_batch} sample(s) of each micro-batch on every rank; {strategy.name}"
-        row = self.subject.forecast(label, way, fabric, samples, step, exchanged, needs)
-        return row, functools.partial(forecasts.of_whole, work, step, exchanged, parts)
+    def _row(self, label: str, fabric: ClusterFabric, samples: int, update: WholeUpdate) -> Row:
+        subject = self.subject
+        work, rounds_s = subject.accumulated(update.micro_batch), 0.0
+        slots = subject.slots
+        if update.servers:
+            rounds_s, slots = work.update_s / update.servers, 0
+            work = Work(work.forward_s, work.backward_s)
+        if subject.config.train.sync_batch_norm:
+            rounds_s += subject.statistics(update.sum_s)
+        parts = subject.parts(update.parts)
+        step = stepping.whole_network(
+            work, update.exchanged, parts, update.workers, subject.deviation, rounds_s=rounds_s
+        )
+        needs = update.memory_bytes or subject.memory(update.micro_batch, slots)
+        row = subject.forecast(label, update.way, fabric, samples, step, update.exchanged, needs)
+        return row, functools.partial(forecasts.of_whole, work, step, update.exchanged, parts)
 
     def of_groups(self, fabric: ClusterFabric) -> Iterator[Row]:
         """Yield the rows of strategies that divide the network itself, over groups of ranks."""

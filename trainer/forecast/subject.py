@@ -10,7 +10,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainer.config import RingConfig, RunConfig
+from trainer.config import RunConfig, StrategySection
+from trainer.config.strategy import BY_NAME
 from trainer.errors import ConfigError
 from trainer.forecast.forecasts import Forecast
 from trainer.planning.exchange import ExchangePart
@@ -28,6 +29,7 @@ from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.planning.simulation.stepping import StepSeconds, Work
 from trainer.runs import preparation
 from trainer.strategies import optimizers, slots
+from trainer.strategies.base import sizes_of
 from trainer.strategies.placed import reading
 
 
@@ -108,11 +110,17 @@ class Subject:
             self._networks[samples] = reading.read(self.model, samples)
         return self._networks[samples]
 
-    @property
-    def ring(self) -> RingConfig:
-        """The section of data parallelism: the run's, or by default where it trains otherwise."""
+    def sections(self) -> list[StrategySection]:
+        """Return the sections of strategies by which ranks hold the whole network, the run's own in place."""
         own = self.config.train.strategy
-        return own if isinstance(own, RingConfig) else RingConfig()
+        found = [
+            own if own.name == name else kind(name=name)
+            for name, kind in BY_NAME.items()
+            if kind.is_simulated and not kind.divides_network
+        ]
+        if not (own.stands_for_another or own.is_simulated):
+            found.append(own)
+        return found
 
     def samples(self, ranks: int) -> int:
         """Return the samples of an update."""
@@ -154,8 +162,7 @@ class Subject:
     @functools.cached_property
     def variables(self) -> tuple[list[int], list[int]]:
         """Elements of each trainable variable, and bytes of each element."""
-        found = self.model.trainable_variables
-        return [math.prod(v.shape) for v in found], [v.value.dtype.size for v in found]
+        return sizes_of(self.model)
 
     def accumulated(self, each: int) -> Work:
         """Return what a rank computes in an update; only the last backward pass hides anything."""

@@ -21,8 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from trainer.config import RunConfig, Section, micro_batch
+from trainer.errors import ConfigError
+from trainer.planning.communication import repeated
 from trainer.planning.exchange import Exchange
 from trainer.planning.placement.memory import Memory
+from trainer.planning.simulation.collectives import MOST_FLOWS, WholeUpdate, all_reduce, cost
+from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.ranks.members import Members
 from trainer.strategies.learner import Learner, Setup
 
@@ -178,6 +182,12 @@ class Story(Protocol):
         """Data, network and optimizer, for a process that trains without the loop."""
 
 
+def sizes_of(model: keras.Model) -> tuple[list[int], list[int]]:
+    """Return the elements of each trainable variable, and the bytes of each element."""
+    variables = model.trainable_variables
+    return [math.prod(v.shape) for v in variables], [v.value.dtype.size for v in variables]
+
+
 class Strategy(ABC):
     """One way to divide training over processes.
 
@@ -282,6 +292,39 @@ class Strategy(ABC):
         Raises:
             WorldError: it is not.
         """
+
+    def rows(self, fabric: ClusterFabric) -> tuple[str, ...]:
+        """Return the labels of what `simulate` says of it on a cluster: default those of its section."""
+        return self.config.train.strategy.labels
+
+    def on_cluster(self, label: str, model: keras.Model, fabric: ClusterFabric) -> WholeUpdate:
+        """Return what an update takes on a cluster; pure. Default: what its plan moves.
+
+        Args:
+            label: of `rows`.
+            model: the network, built.
+            fabric: the ranks' hosts, devices and links.
+
+        Raises:
+            ConfigError: it cannot be divided over them, or has more than `MOST_FLOWS` messages.
+        """
+        from trainer.strategies import optimizers
+
+        plan = self.plan(model, optimizers.build(self.config.train, 1), fabric.ranks)
+        moves, memory = plan.exchange(), plan.memory()
+        if moves is None:
+            raise ConfigError("Its plan does not say what an update moves: Plan.exchange().")
+        if sum(len(flows) for flows in moves.rounds) > MOST_FLOWS:
+            raise ConfigError(f"More than {MOST_FLOWS:,} messages are too many to be simulated.")
+        return WholeUpdate(
+            f"{plan.micro_batch} sample(s) of each micro-batch on every rank; {self.name}",
+            workers=fabric.ranks,
+            micro_batch=plan.micro_batch,
+            exchanged=cost(repeated(moves.rounds), fabric),
+            parts=[1.0] * moves.parts,
+            sum_s=all_reduce("ring", fabric).latency_s,
+            memory_bytes=None if memory is None else max(one.total for one in memory),
+        )
 
     @abstractmethod
     def build(self, plan: Plan, setup: Setup) -> Learner:

@@ -6,9 +6,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from trainer.config import RingConfig
+from trainer.config import RingConfig, micro_batch
+from trainer.planning.simulation.collectives import Way, WholeUpdate, all_reduce
+from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.ranks import launch
-from trainer.strategies.base import Plan, Strategy
+from trainer.strategies.base import Plan, Strategy, sizes_of
 from trainer.strategies.learner import Learner, Setup
 
 if TYPE_CHECKING:
@@ -47,6 +49,31 @@ class DataParallel(Strategy):
             global_batch=train.global_batch,
             accumulation=train.accumulation,
             ring=self.ring,
+        )
+
+    def rows(self, fabric: ClusterFabric) -> tuple[str, ...]:
+        """Return a row, and where hosts have several devices one of sums within each host first."""
+        several = fabric.hosts > 1 and fabric.kind(0).devices > 1
+        return self.ring.labels[: 2 if several else 1]
+
+    def on_cluster(self, label: str, model: keras.Model, fabric: ClusterFabric) -> WholeUpdate:
+        """Return an all-reduce of each bucket; see `Strategy.on_cluster`."""
+        from trainer.strategies.reduction import bytes_on_wire
+
+        train, ring = self.config.train, self.ring
+        each = micro_batch(train.global_batch, world_size=fabric.ranks, accumulation=train.accumulation)
+        buckets = bytes_on_wire(
+            *sizes_of(model), kind=ring.reduction, bucket_mb=ring.bucket_mb, wire=ring.compression
+        )
+        way: Way = ring.algorithm if label == self.ring.labels[0] else "by-host"
+        one_byte = all_reduce(way, fabric)
+        return WholeUpdate(
+            f"{each} sample(s) of each micro-batch on every rank; {way}",
+            workers=fabric.ranks,
+            micro_batch=each,
+            exchanged=one_byte.of(sum(buckets), len(buckets)),
+            parts=buckets,
+            sum_s=one_byte.latency_s,
         )
 
     def check(self, world: World) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainer.config import RingConfig
 from trainer.planning import communication
 from trainer.planning.exchange import Exchange
-from trainer.strategies.base import Plan
+from trainer.strategies.base import Plan, sizes_of
 from trainer.strategies.reduction import bytes_on_wire
 
 if TYPE_CHECKING:
@@ -107,9 +106,8 @@ def plan(
     from trainer.models.batch_norm import SyncBatchNormalization
 
     ring = ring or RingConfig()
-    variables = model.trainable_variables
-    sizes = [math.prod(v.shape) for v in variables]
-    moves = exchange(ring, sizes, world_size, [v.value.dtype.size for v in variables])
+    sizes, widths = sizes_of(model)
+    moves = exchange(ring, sizes, world_size, widths)
     return DataPlan.of(
         model,
         "data",

@@ -20,6 +20,8 @@ from trainer.planning.communication import Flow
 from trainer.planning.simulation.fabric import ClusterFabric, Fabric, Resource
 
 Way = Algorithm | Literal["by-host"]
+# Flows of an exchange; more take minutes.
+MOST_FLOWS = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,31 @@ class Exchanged:
             size * self.all_sent,
             self.limit,
         )
+
+
+@dataclass(frozen=True)
+class WholeUpdate:
+    """An update on a cluster by ranks that each hold the whole network, as a strategy says it.
+
+    Attributes:
+        way: how the work is divided, in words.
+        workers: ranks that compute.
+        micro_batch: samples that each takes of each micro-batch.
+        exchanged: what its messages cost.
+        parts: bytes, or shares, of what leaves in one message, in the order of the backward pass.
+        sum_s: seconds in which the workers add up a number.
+        servers: that apply an equal share of the update each; 0: every worker applies all of it.
+        memory_bytes: that a rank needs; None: as much as the network and its update.
+    """
+
+    way: str
+    workers: int
+    micro_batch: int
+    exchanged: Exchanged
+    parts: Sequence[float]
+    sum_s: float
+    servers: int = 0
+    memory_bytes: int | None = None
 
 
 def cost(rounds: Iterable[tuple[tuple[Flow, ...], int]], fabric: Fabric) -> Exchanged:

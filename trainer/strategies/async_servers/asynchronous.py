@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trainer.errors import ConfigError
+from trainer.planning.simulation.collectives import WholeUpdate
+from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.ranks.liveness import BEAT_S, LEAST_BEATS
 from trainer.strategies.base import Plan, Story
 from trainer.strategies.learner import Learner, Setup
@@ -66,6 +69,10 @@ class Asynchronous(Servers):
         from trainer.strategies.async_servers import async_training
 
         return async_training.plan(self.config, self.server, model, len(self._everyones.workers))
+
+    def on_cluster(self, label: str, model: keras.Model, fabric: ClusterFabric) -> WholeUpdate:
+        """Refuse: steps do not follow each other."""
+        raise ConfigError("Workers that do not wait for each other are not simulated.")
 
     def build(self, plan: Plan, setup: Setup) -> Learner:
         """Make server 0's learner; its timeline stays empty, since no step is computed here."""

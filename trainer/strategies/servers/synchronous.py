@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from trainer.config import RingConfig, ServerConfig
+from trainer.config import RingConfig, ServerConfig, micro_batch
+from trainer.errors import ConfigError
+from trainer.planning.communication import repeated
+from trainer.planning.simulation.collectives import MOST_FLOWS, WholeUpdate, all_reduce, cost
+from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.ranks import launch
 from trainer.ranks.members import Members
-from trainer.strategies.base import Plan, Story, Strategy
+from trainer.strategies.base import Plan, Story, Strategy, sizes_of
 from trainer.strategies.learner import Learner, Setup
+from trainer.strategies.servers import layout
 
 if TYPE_CHECKING:
     import keras
@@ -79,6 +84,27 @@ class Synchronous(Servers):
             optimizer=optimizer,
             accumulation=train.accumulation,
             one_host=self._one_host,
+        )
+
+    def on_cluster(self, label: str, model: keras.Model, fabric: ClusterFabric) -> WholeUpdate:
+        """Return gradients to servers, and weights back; see `Strategy.on_cluster`."""
+        server, train = self.server, self.config.train
+        workers = server.readers(fabric.ranks)
+        if server.count > fabric.ranks:
+            raise ConfigError(f"{server.count} servers need as many ranks; there are {fabric.ranks}.")
+        if workers * server.count > MOST_FLOWS:
+            raise ConfigError(f"{workers:,} workers of {server.count} servers are too many to be simulated.")
+        each = micro_batch(train.global_batch, world_size=workers, accumulation=train.accumulation)
+        moves = layout.exchange_of(server, sizes_of(model)[0], workers, one_host=fabric.hosts == 1)
+        return WholeUpdate(
+            f"{workers} worker(s), {server.count} server(s), {server.placement}",
+            workers=workers,
+            micro_batch=each,
+            exchanged=cost(repeated(moves.rounds), fabric),
+            parts=[1.0] * moves.parts,
+            # Workers add statistics up among themselves.
+            sum_s=all_reduce("ring", ClusterFabric(fabric.cluster, workers)).latency_s,
+            servers=server.count,
         )
 
     def build(self, plan: Plan, setup: Setup) -> Learner:
