@@ -171,9 +171,8 @@ def _check_words(study: Study) -> None:
     """
     import yaml
 
-    from cingulum.bench.scaling.training import strategy_settings
     from trainer.bench.scaling.cells import Cell
-    from trainer.bench.scaling.variants import OTHERS, variant
+    from trainer.bench.scaling.variants import OTHERS, section, variant
     from trainer.config import parsing
     from trainer.errors import ModelError
     from trainer.quiet import import_tensorflow
@@ -189,7 +188,7 @@ def _check_words(study: Study) -> None:
         tree = {
             "name": "study",
             "data": {"shards": "none"},
-            "train": strategy_settings(how.strategy, how.options, how.servers_for(1)),
+            "train": {"strategy": section(how.strategy, how.options, how.servers_for(1))},
         }
         parsing.parse(yaml.safe_dump(tree), source=f"--strategies {word}")
     import_tensorflow()

@@ -3,11 +3,10 @@ import dataclasses
 import pytest
 from wording import fails_with
 
-from cingulum.bench.scaling.training import strategy_settings
 from trainer.bench.scaling.cells import Cell, MeasuredCell, key
 from trainer.bench.scaling.study import Study, merged
 from trainer.bench.scaling.summary import TrainingCurve
-from trainer.bench.scaling.variants import OTHERS, OtherSystem, variant
+from trainer.bench.scaling.variants import OTHERS, OtherSystem, section, variant
 from trainer.errors import ConfigError, InputError
 
 
@@ -147,8 +146,7 @@ def test_strategies_that_divide_the_network_are_trained_and_not_timed(name):
     found = [(one.strategy, dict(one.options), one.epochs) for one in study.cells()]
     assert [one for one in found if one[0] == name] == [(name, {"replicas": 2}, 3)]
     assert [epochs for strategy, _, epochs in found if strategy == "data"] == [0, 0, 3]
-    settings = strategy_settings(name, {"replicas": 2}, 0)
-    assert settings == {"strategy": {"name": name, "replicas": 2}}
+    assert section(name, {"replicas": 2}, 0) == {"name": name, "replicas": 2}
 
 
 def test_time_to_a_target_is_that_of_the_first_epoch_that_reaches_it():

@@ -7,8 +7,11 @@ from wording import fails_with
 
 from cingulum.bench.scaling import measure
 from jobs.testbed.layout import bytes_per_second
-from trainer.bench.scaling.cells import Cell
+from trainer.bench.scaling.cells import Cell, predict
+from trainer.config.strategy import RingConfig, ServerConfig
 from trainer.errors import ConfigError, JobError, WorldError
+from trainer.strategies import data_plan
+from trainer.strategies.servers import layout
 
 TABLE = """Inter-|   Receive                                                |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
@@ -36,9 +39,22 @@ def test_no_rate():
         bytes_per_second("fast")
 
 
+def predicted(cell, sizes, compute_s):
+    """What is predicted of so many bytes of variables, by names of hosts."""
+    elements = [size // 4 for size in sizes]
+    if cell.servers:
+        server = ServerConfig(name=cell.strategy, count=cell.servers, **cell.options)
+        moves = layout.exchange_of(server, elements, cell.ranks, one_host=False)
+    else:
+        moves = data_plan.exchange(RingConfig(name=cell.strategy, **cell.options), elements, cell.ranks)
+    rate = bytes_per_second(cell.bandwidth) if cell.bandwidth else None
+    hosts = [f"n{number}" for number in range(1, cell.machines + 1)]
+    return measure._named(hosts, predict(cell, moves.rounds, compute_s, rate))
+
+
 def test_a_ring_is_predicted_from_its_bytes_and_its_computing():
     cell = Cell("tiny", ranks=4, hosts=4, bandwidth="8mbit")
-    found = measure.predict(cell, [1_000_000, 448_000], 0.25, ["n1", "n2", "n3", "n4"])
+    found = predicted(cell, [1_000_000, 448_000], 0.25)
     payload, sent = 1.5 * 1_448_000, 1500 * (1514 + 33)
     assert found["payload"]["n3"] == pytest.approx({"sent": payload, "received": payload})
     assert found["interfaces"]["n3"] == pytest.approx({"sent": sent, "received": sent})
@@ -48,7 +64,7 @@ def test_a_ring_is_predicted_from_its_bytes_and_its_computing():
 
 def test_half_the_bytes_with_16_bits_on_the_wire():
     cell = Cell("tiny", ranks=2, hosts=2, options={"compression": "float16"})
-    found = measure.predict(cell, [1_000_000], 0.25, ["n1", "n2"])
+    found = predicted(cell, [1_000_000], 0.25)
     assert found["interfaces"]["n1"]["sent"] == pytest.approx(500_000)
     assert "seconds" not in found  # the link has no rate
 
@@ -66,20 +82,20 @@ def served(**options):
 
 
 def test_servers_are_predicted_from_their_shares_and_the_size_of_a_piece():
-    found = measure.predict(served(), [2**20, 2**20], 0.0, ["n1", "n2", "n3", "n4"])
+    found = predicted(served(), [2**20, 2**20], 0.0)
     assert found["payload"] == {host: {"sent": 2**21, "received": 2**21} for host in ("n1", "n2", "n3", "n4")}
     # Of each share of 1 MiB, an eighth has the link for itself on its way in, and one on its way out.
     assert found["seconds"] == pytest.approx(found["interfaces"]["n3"]["sent"] / 1e6 * (1 + 1 / 8), rel=1e-2)
 
 
 def test_colocated_servers_use_both_directions_in_either_half():
-    found = measure.predict(served(placement="colocated"), [2**20, 2**20], 0.0, ["n1", "n2"])
+    found = predicted(served(placement="colocated"), [2**20, 2**20], 0.0)
     assert found["payload"] == {host: {"sent": 2**21, "received": 2**21} for host in ("n1", "n2")}
     assert found["seconds"] == pytest.approx(found["interfaces"]["n1"]["sent"] / 1e6, rel=1e-3)
 
 
 def test_nothing_crosses_an_interface_on_this_host():
-    assert measure.predict(Cell("tiny", ranks=2), [1000], 0.25, []) == {}
+    assert predicted(Cell("tiny", ranks=2), [1000], 0.25) == {}
 
 
 @pytest.mark.parametrize(

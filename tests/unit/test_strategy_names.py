@@ -16,9 +16,7 @@ OWN = ("trainer/strategies/", "trainer/config/placed.py", "trainer/config/strate
 OWN += ("trainer/planning/hypergraph/", "trainer/bench/convolutions.py")  # `filters` of a Keras layer
 # What names one still, and why; this list only shrinks.
 STILL = {
-    "cingulum/bench/scaling/measure.py": "predicts bytes of a ring and of servers by their own functions",
     "trainer/config/training.py": "a default",
-    "trainer/bench/scaling/worker.py": "builds a ring and servers by hand, to time them without a run",
     "trainer/planning/choice.py": "it is the room of auto",
     "trainer/auto.py": "it is the room of auto",
     "trainer/forecast/expecting.py": "only data parallelism is predicted without the network",

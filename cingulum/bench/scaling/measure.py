@@ -27,11 +27,8 @@ from trainer.bench import hardware
 from trainer.bench.scaling.cells import PARTS, Cell, Counters, MeasuredCell
 from trainer.bench.scaling.variants import OTHERS
 from trainer.config.explaining import explain
-from trainer.config.strategy import BY_NAME, RingConfig, ServerConfig
+from trainer.config.strategy import BY_NAME
 from trainer.errors import CingulumError, ConfigError, WorldError
-from trainer.planning import communication as costs
-from trainer.strategies import data_plan
-from trainer.strategies.servers import layout
 
 Progress = Callable[[str], None]
 
@@ -77,47 +74,14 @@ def measure(
         return MeasuredCell(cell, machine=hardware.here(), error=str(error))
 
 
-def predict(cell: Cell, sizes: Sequence[int], compute_s: float, hosts: Sequence[str]) -> dict[str, Any]:
-    """Return the cost model's prediction for a cell, from bytes of variables and seconds of computing.
-
-    Args:
-        cell: what will be measured.
-        sizes: bytes of each trainable variable.
-        compute_s: seconds of a step without communication.
-        hosts: names of the hosts, in order; none for this host, where nothing crosses an interface.
-
-    Returns:
-        `interfaces`: bytes per step and host; `payload`: the same without headers; and where the links have a
-        rate `seconds` of communication per step, `compute_s`, and their sum `step_s`, as if nothing
-        overlapped.
-    """
-    if not hosts:
-        return {}
-    rate = bytes_per_second(cell.bandwidth) if cell.bandwidth else float("inf")
-    # Frames are merged on a link that is not shaped: see `_shaped`.
-    wire, bare = (
-        costs.predict(_rounds(cell, sizes), cell.places(), bytes_per_second=rate, frames=frames)
-        for frames in (costs.ETHERNET if cell.bandwidth else costs.BARE, costs.BARE)
-    )
-    found: dict[str, Any] = {
-        "interfaces": _named(hosts, wire.interfaces),
-        "payload": _named(hosts, bare.interfaces),
+def _named(hosts: Sequence[str], predicted: dict[str, Any]) -> dict[str, Any]:
+    """What was predicted, with names of hosts in place of their numbers."""
+    by_host = {
+        what: dict(zip(hosts, each, strict=True))
+        for what, each in predicted.items()
+        if what in ("interfaces", "payload")
     }
-    if cell.bandwidth:
-        found |= {"seconds": wire.seconds, "compute_s": compute_s, "step_s": wire.seconds + compute_s}
-    return found
-
-
-def _rounds(cell: Cell, sizes: Sequence[int]) -> costs.Rounds:
-    elements = [size // 4 for size in sizes]
-    if BY_NAME[cell.strategy].has_servers:
-        server = ServerConfig(count=cell.servers, **cell.options)
-        return layout.exchange_of(server, elements, cell.ranks, one_host=len(set(cell.places())) == 1).rounds
-    return data_plan.exchange(RingConfig(**cell.options), elements, cell.ranks).rounds
-
-
-def _named(hosts: Sequence[str], traffic: Sequence[costs.InterfaceBytes]) -> dict[str, dict[str, float]]:
-    return {host: one._asdict() for host, one in zip(hosts, traffic, strict=True)}
+    return predicted | by_host
 
 
 def _check(cell: Cell) -> None:
@@ -162,6 +126,8 @@ def _send_frames(testbed: Testbed, hosts: Sequence[str], at_once: int) -> None:
 
 def _run(cell: Cell, testbed: Testbed | None, hosts: Sequence[str], progress: Progress) -> MeasuredCell:
     program = [sys.executable, "-m", "trainer.bench.scaling.worker", json.dumps(dataclasses.asdict(cell))]
+    if cell.bandwidth:
+        program.append(str(bytes_per_second(cell.bandwidth)))
     line, environment = launching.command(cell, program, testbed=testbed, hosts=hosts)
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **environment}
     started = [Process("cell", f"{cell.processes} processes", line, environment)]
@@ -172,7 +138,7 @@ def _run(cell: Cell, testbed: Testbed | None, hosts: Sequence[str], progress: Pr
             return json.loads(text)
 
         ready = hear("ready", _START_S)
-        predicted = predict(cell, ready["sizes"], ready["compute_s"], hosts)
+        predicted = _named(hosts, ready["predicted"])
         expected = predicted.get("step_s", ready["compute_s"])
         progress(f"{cell.describe()}: predicted {expected:.3f} s a step")
         before = _count(testbed, hosts)
@@ -188,7 +154,7 @@ def _run(cell: Cell, testbed: Testbed | None, hosts: Sequence[str], progress: Pr
         predicted=predicted,
         facts={
             **row.facts,
-            "gradient_bytes": sum(ready["sizes"]),
+            "gradient_bytes": ready["gradient_bytes"],
             "compute_s": ready["compute_s"],
             "hosts": len({rank["host"] for rank in found}),
             "servers": found[0]["servers"],

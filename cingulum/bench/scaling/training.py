@@ -18,8 +18,8 @@ from cingulum.bench.processes import Process, Running
 from cingulum.bench.scaling import launching
 from jobs.testbed import Testbed
 from trainer.bench import hardware
+from trainer.bench.scaling import variants
 from trainer.bench.scaling.cells import Cell, MeasuredCell, key
-from trainer.config.strategy import BY_NAME
 
 SUBJECTS = 48
 # A training that takes longer than this for an epoch hangs; starting may take the same again.
@@ -99,16 +99,10 @@ def configuration(cell: Cell, shards: Path, run: Path) -> dict[str, Any]:
             "threads": 1,
             "optimizer": {"name": "adamw", "learning_rate": 0.001},
             "schedule": {"name": "constant", "warmup_epochs": 0},
-            **strategy_settings(cell.strategy, cell.options, cell.servers),
+            "strategy": variants.section(cell.strategy, cell.options, cell.servers),
         },
         "checkpoint": {"every_epochs": cell.epochs, "keep": 1},
     }
-
-
-def strategy_settings(strategy: str, options: Any, servers: int) -> dict[str, Any]:
-    """Return the keys of `train` that select a strategy."""
-    count = {"count": servers} if BY_NAME[strategy].has_servers else {}
-    return {"strategy": {"name": strategy, **count, **options}}
 
 
 def points(metrics: Path) -> tuple[dict[str, float], ...]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from trainer.bench import hardware
 from trainer.bench.scaling.variants import title
+from trainer.planning import communication
 
 SCALINGS = ("strong", "weak")
 # Bytes that each host's interface has sent and received so far.
@@ -116,6 +117,40 @@ class Cell:
         if self.cpus:
             words.append(f"with {self.cpus:g} cores each")
         return " ".join(words)
+
+
+def predict(
+    cell: Cell, rounds: communication.Rounds, compute_s: float, bytes_per_second: float | None
+) -> dict[str, Any]:
+    """Return the cost model's prediction for a cell.
+
+    Args:
+        cell: what will be measured; of one on this host nothing is predicted.
+        rounds: in which a step's messages are sent, from process to process.
+        compute_s: seconds of a step without communication.
+        bytes_per_second: of each host's link each way; None: it is not shaped.
+
+    Returns:
+        `interfaces`: bytes per step of each host, `sent` and `received`; `payload`: the same without headers;
+        and where the links have a rate `seconds` of communication per step, `compute_s`, and their sum
+        `step_s`, as if nothing overlapped.
+    """
+    if not cell.hosts:
+        return {}
+    # Frames are merged on a link that is not shaped: see cingulum/bench/scaling/measure.py.
+    wire, bare = (
+        communication.predict(
+            rounds, cell.places(), bytes_per_second=bytes_per_second or float("inf"), frames=frames
+        )
+        for frames in (communication.ETHERNET if bytes_per_second else communication.BARE, communication.BARE)
+    )
+    found: dict[str, Any] = {
+        "interfaces": [one._asdict() for one in wire.interfaces],
+        "payload": [one._asdict() for one in bare.interfaces],
+    }
+    if bytes_per_second:
+        found |= {"seconds": wire.seconds, "compute_s": compute_s, "step_s": wire.seconds + compute_s}
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

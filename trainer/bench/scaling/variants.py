@@ -47,6 +47,12 @@ def title(strategy: str, options: Mapping[str, Any], servers: int | str) -> str:
     return ", ".join(words)
 
 
+def section(strategy: str, options: Mapping[str, Any], servers: int) -> dict[str, Any]:
+    """Return the keys of `train.strategy` that select a strategy of ours; arguments as of `title`."""
+    count = {"count": servers} if BY_NAME[strategy].has_servers else {}
+    return {"name": strategy, **count, **options}
+
+
 @dataclasses.dataclass(frozen=True)
 class Variant:
     """A strategy with its options, as one word of the command line says it.

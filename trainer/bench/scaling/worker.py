@@ -1,7 +1,7 @@
 """One process of a cell: builds the network, warms up, waits for a line, times steps, prints JSON.
 
-Run under mpirun by `cingulum.bench.scaling.measure` as `python -m trainer.bench.scaling.worker CELL`, where
-CELL is a `Cell` as JSON.
+Run under mpirun by `cingulum.bench.scaling.measure` as `python -m trainer.bench.scaling.worker CELL [RATE]`,
+where CELL is a `Cell` as JSON, and RATE that of its links.
 Rank 0 writes `ready` with what a prediction needs, reads `go`, writes `timed` as soon as all ranks have done
 their steps, and then what was found. Batches are synthetic and in memory; each process computes with one
 thread.
@@ -9,6 +9,7 @@ thread.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import statistics
@@ -18,7 +19,8 @@ from collections.abc import Callable
 from typing import Any
 
 from trainer import quiet
-from trainer.bench.scaling.cells import Cell
+from trainer.bench.scaling.cells import Cell, predict
+from trainer.bench.scaling.variants import section
 
 # Steps before the timed ones: the first traces the graph and makes connections.
 WARM_UP = 1
@@ -30,98 +32,84 @@ LEARNING_RATE = 1e-3
 
 
 def main() -> None:
-    """Measure what the cell on the command line describes."""
+    """Measure what the cell on the command line describes; the rate of its links may follow, in bytes/s."""
     cell = Cell(**json.loads(sys.argv[1]))
+    rate = float(sys.argv[2]) if sys.argv[2:] else None
     quiet.leave_out_what_keras_can_do_without()
-    from trainer.config.strategy import BY_NAME
-
-    (_by_servers if BY_NAME[cell.strategy].has_servers else _by_ring)(cell)
-
-
-def _by_ring(cell: Cell) -> None:
-    from trainer.config.strategy import RingConfig
-    from trainer.ranks import launch, starting
-
-    ring = RingConfig(**cell.options)
-    world = starting.init(threads=1, environment=launch.ring_environment(ring))
-
-    import trainer
-    from trainer.strategies import data
-    from trainer.strategies.learner import Setup
-    from trainer.telemetry.timeline import Timeline
-
-    model, optimizer, options = _network(cell)
-    optimizer = trainer.DistributedOptimizer(
-        optimizer, compression=ring.compression, reduction=ring.reduction, bucket_mb=ring.bucket_mb
-    )
-    timeline = Timeline()
-    setup = Setup(model, optimizer, world, timeline=timeline, **options)
-    _measure(cell, world, data.build(setup), timeline)
-
-
-def _by_servers(cell: Cell) -> None:
-    from trainer.config.strategy import ServerConfig
     from trainer.ranks import starting
-    from trainer.ranks.members import Members
 
-    server = ServerConfig(count=cell.servers, **cell.options)
-    members = Members(server.count, server.placement)
-    world = starting.init(threads=1, environment=RARELY, members=members)
+    strategy = _strategy(cell)
+    members = strategy.members(cell.processes)
+    environment = strategy.environment() | (RARELY if members.servers else {})
+    world = starting.init(threads=1, environment=environment, members=members)
+    sys.exit(strategy.take_part(world, _Timing(cell, rate, strategy)))
 
-    from trainer.strategies.learner import Setup
-    from trainer.strategies.servers import serving, strategy
-    from trainer.strategies.servers.synchronous import links_of
-    from trainer.telemetry.timeline import Timeline
 
-    if world.is_server:
-        sys.exit(serving.serve(world))
-    with serving.serving(world):
-        model, optimizer, options = _network(cell)
-        timeline = Timeline()
+def _strategy(cell: Cell) -> Any:
+    """The cell's strategy, of a run that is never begun."""
+    from trainer import config as configuration
+    from trainer.strategies import registry
+
+    tree = {
+        "name": "scaling",
+        "data": {"shards": "none"},
+        "model": {"name": cell.model},
+        "train": {
+            "global_batch": cell.global_batch,
+            "strategy": section(cell.strategy, cell.options, cell.servers),
+        },
+    }
+    return registry.of(configuration.parse(json.dumps(tree), []))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Timing:
+    """What ranks do, while servers serve: `trainer.strategies.base.Story`."""
+
+    cell: Cell
+    rate: float | None
+    strategy: Any
+
+    def together(self, world: Any) -> int:
+        """Time steps of all ranks."""
+        from trainer.strategies.learner import Setup
+        from trainer.telemetry import parts, records
+        from trainer.telemetry.timeline import Timeline
+
+        cell, strategy, timeline = self.cell, self.strategy, Timeline()
+        strategy.check(world)
+        model, optimizer, judged = _network(cell)
+        strategy.calibrate(model, world, None)
+        optimizer = strategy.divided(optimizer, world)
         optimizer.build(model.trainable_variables)
-        plan = strategy.plan(
-            model,
-            world_size=world.size,
-            global_batch=world.size,
-            server=server,
-            optimizer=optimizer,
-            one_host=links_of(world).one_host,
-        )
-        served = strategy.build(plan, Setup(model, optimizer, world, timeline=timeline, **options))
-        _measure(cell, world, served, timeline, served.client.times_of_servers)
-        served.close()
-
-
-def _measure(
-    cell: Cell,
-    world: Any,
-    distributed: Any,
-    timeline: Any,
-    times_of_servers: Callable[[], list[Any]] = list,
-) -> None:
-    from trainer.telemetry import parts, records
-
-    step = _stepping(distributed, _batch(cell, world.rank))
-    compute_s = _computing(cell, world)
-    for _ in range(WARM_UP):
-        step()
-    everyones = world.allgather_object(compute_s)
-    if world.is_main:
-        _say("ready", {"sizes": _sizes(cell), "compute_s": statistics.mean(everyones)})
-        sys.stdin.readline()
-    world.barrier()
-    timeline.close_step(0, 0.0)  # the warm-up does not count
-    timeline.take()
-    seconds = _timed(step, cell.steps, timeline.close_step)
-    # A server that is done first still serves the others.
-    world.barrier()
-    if world.is_main:
-        _say("timed", {})
-    mine = {"host": world.host, "seconds": seconds, "parts": records.mean(parts.steps(timeline.take()))}
-    found = world.allgather_object(mine)
-    if world.is_main:
-        found[0]["servers"] = [rows[-cell.steps :] for rows in times_of_servers()]
-        _say("found", found)
+        plan = strategy.plan(model, optimizer, world.size)
+        learner = strategy.build(plan, Setup(model, optimizer, world, timeline=timeline, **judged))
+        step = _stepping(learner, _batch(cell, world.rank))
+        compute_s = _computing(cell, world)
+        for _ in range(WARM_UP):
+            step()
+        everyones = world.allgather_object(compute_s)
+        if world.is_main:
+            mean_s = statistics.mean(everyones)
+            sizes = [math.prod(v.shape) * v.value.dtype.size for v in model.trainable_variables]
+            predicted = predict(cell, plan.exchange().rounds, mean_s, self.rate)
+            _say("ready", {"gradient_bytes": sum(sizes), "compute_s": mean_s, "predicted": predicted})
+            sys.stdin.readline()
+        world.barrier()
+        timeline.close_step(0, 0.0)  # the warm-up does not count
+        timeline.take()
+        seconds = _timed(step, cell.steps, timeline.close_step)
+        # A server that is done first still serves the others.
+        world.barrier()
+        if world.is_main:
+            _say("timed", {})
+        mine = {"host": world.host, "seconds": seconds, "parts": records.mean(parts.steps(timeline.take()))}
+        found = world.allgather_object(mine)
+        if world.is_main:
+            found[0]["servers"] = [rows[-cell.steps :] for rows in learner.server_steps()]
+            _say("found", found)
+        learner.close()
+        return 0
 
 
 def _say(word: str, value: Any) -> None:
@@ -182,15 +170,6 @@ def _shape(cell: Cell) -> tuple[int, int, int, int]:
 
     depth = 1 if models.describe(cell.model).dimensions == 2 else cell.size
     return depth, cell.size, cell.size, 1
-
-
-def _sizes(cell: Cell) -> list[int]:
-    """Bytes of each trainable variable, in order."""
-    from trainer import models
-
-    dense = bool(models.describe(cell.model).dense)
-    model = models.outline(cell.model, _shape(cell), CLASSES, width=cell.width, dense=dense)
-    return [4 * math.prod(variable.shape) for variable in model.trainable_variables]
 
 
 def _batch(cell: Cell, rank: int) -> tuple[Any, ...]:
