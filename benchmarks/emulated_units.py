@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.planning.placement import durations
+from trainer.planning.placement import costs
 from trainer.planning.placement.operations import Network
 from trainer.planning.placement.tasks import Compute, Differentiate, Recompute, Task
 from trainer.planning.placement.units import Placement, Unit
@@ -70,7 +70,7 @@ class Accelerator:
 def work_of(network: Network, unit: Unit) -> float:
     """Return the FLOPs of a unit's forward pass that take time."""
     operation = network[unit.operation]
-    return operation.flops * durations.share(operation, unit) if operation.kind in KINDS else 0.0
+    return operation.flops * costs.share(operation, unit) if operation.kind in KINDS else 0.0
 
 
 def backward_work_of(network: Network, unit: Unit, *, inputs: bool, weights: bool) -> float:

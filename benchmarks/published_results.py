@@ -22,7 +22,7 @@ from trainer import atomic
 from trainer.planning import exchange
 from trainer.planning.communication import repeated, servers
 from trainer.planning.placement import costs, ways
-from trainer.planning.placement.durations import Durations
+from trainer.planning.placement.costs import Durations
 from trainer.planning.placement.listing import task_lists
 from trainer.planning.placement.operations import Network
 from trainer.planning.placement.units import place

@@ -111,7 +111,7 @@ def watched(body: str, limit_s: float) -> Process:
     """A process whose watch has seen `body` begin."""
     lines = [
         "import sys, time",
-        "from trainer.bench.watch import ProgressWatch",
+        "from trainer.bench.blocks import ProgressWatch",
         "def stuck():",
         "    time.sleep(60)",
         f"with ProgressWatch({limit_s}, tick_s=0.01) as watch:",

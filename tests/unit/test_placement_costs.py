@@ -13,7 +13,7 @@ from planned_networks import small
 from wording import fails_with
 
 from trainer.errors import InputError
-from trainer.planning.placement import costs, durations, ways
+from trainer.planning.placement import costs, ways
 from trainer.planning.placement.boxes import whole
 from trainer.planning.placement.checking import check
 from trainer.planning.placement.layouts import layout, replicated
@@ -100,7 +100,7 @@ def test_a_sender_and_a_receiver_handle_a_message_each_for_its_own_seconds():
     slower = Profile.parse(json.dumps(told), "-")
     (send,) = [task for task in lists[0] if isinstance(task, Send)]
     size = send.messages[0].bytes
-    of = durations.Durations(placement, slower, {}).of
+    of = costs.Durations(placement, slower, {}).of
     assert of(0, send) == 1 + size / 4 and of(1, send) == 2 + size / 2
     before, after = (costs.predict(placement, lists, one, 2) for one in (plain, slower))
     # Features there, and their gradient back: each is sent by one and received by the other.
@@ -122,8 +122,8 @@ def test_a_part_costs_its_share_of_the_output_and_of_a_sum_its_share_of_the_inpu
     placement, lists = placed(ways.spatial(NETWORK, (2,), range(2)))
     by_name = {(unit.operation, unit.rank): unit for unit in placement.units}
     for name in ("conv", "relu", "mean"):
-        assert durations.share(NETWORK[name], by_name[name, 1]) == 0.5
-    assert durations.share(NETWORK["loss"], by_name["loss", 0]) == 1.0
+        assert costs.share(NETWORK[name], by_name[name, 1]) == 0.5
+    assert costs.share(NETWORK["loss"], by_name["loss", 0]) == 1.0
     assert costs.flops(placement, 2) == (510.0, 510.0)
     cost = costs.predict(placement, lists, profile(2, latency=0.0, rate=1e12), 2)
     # Half of all but the loss, and the update: the kernel, 24 numbers, is owned half and half.

@@ -5,19 +5,20 @@ from __future__ import annotations
 import itertools
 
 import pytest
+import schedule_bounds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planned_networks import small
 from test_placement_costs import profile, random_layouts
 
 from trainer.planning.placement import costs, ways
-from trainer.planning.placement.durations import Durations
+from trainer.planning.placement.costs import Durations
 from trainer.planning.placement.layouts import replicated
 from trainer.planning.placement.listing import task_lists
 from trainer.planning.placement.tasks import Message, Receive, Send
 from trainer.planning.placement.units import place
 from trainer.planning.profile import Profile
-from trainer.planning.simulation import bounds, engine
+from trainer.planning.simulation import engine
 from trainer.planning.simulation.fabric import PairLinks, Path
 
 RANKS = 3
@@ -88,8 +89,8 @@ def test_all_that_is_sent_arrives_nothing_is_early_and_no_bound_is_beaten(drawn,
         spans = [span for span in played.spans if span.rank == rank]
         assert all(one.end <= other.start + 1e-9 for one, other in itertools.pairwise(spans))
         _check_inputs(lists.get(rank, ()), rank, played)
-    longest = bounds.critical_path(lists, seconds, fabric)
-    busiest = bounds.busiest_link(played.loads, fabric)
+    longest = schedule_bounds.critical_path(lists, seconds, fabric)
+    busiest = schedule_bounds.busiest_link(played.loads, fabric)
     most = max(longest, busiest, *played.busy_s)
     assert played.step_s >= most * (1 - 1e-9)
     for resource, load in played.loads.items():
@@ -131,9 +132,11 @@ def test_faster_shared_links_shorten_both_bounds(drawn, rate, factor):
     seconds = seconds_of(placement, measured)
     slow, fast = Shared(rate, rate), Shared(rate * factor, rate * factor)
     played = [engine.play(lists, seconds, one, RANKS) for one in (slow, fast)]
-    paths = [bounds.critical_path(lists, seconds, one) for one in (slow, fast)]
+    paths = [schedule_bounds.critical_path(lists, seconds, one) for one in (slow, fast)]
     assert paths[1] <= paths[0] * (1 + 1e-9)
-    busiest = [bounds.busiest_link(one.loads, of) for one, of in zip(played, (slow, fast), strict=True)]
+    busiest = [
+        schedule_bounds.busiest_link(one.loads, of) for one, of in zip(played, (slow, fast), strict=True)
+    ]
     assert busiest[1] <= busiest[0] * (1 + 1e-9)
 
 
@@ -189,7 +192,7 @@ def test_a_slow_rank_computes_longer_and_lists_that_cannot_go_on_are_refused():
     with pytest.raises(ValueError, match="for ever"):
         engine.play(stuck, seconds, PairLinks(measured), RANKS)
     with pytest.raises(ValueError, match="for ever"):
-        bounds.critical_path(stuck, seconds, PairLinks(measured))
+        schedule_bounds.critical_path(stuck, seconds, PairLinks(measured))
 
 
 @given(

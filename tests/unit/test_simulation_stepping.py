@@ -9,7 +9,7 @@ from planned_networks import small
 
 from trainer.forecast import forecasts
 from trainer.planning.exchange import ExchangePart, equal, left
-from trainer.planning.simulation import cluster, devices, epoch, stepping, upgrades
+from trainer.planning.simulation import cluster, devices, epoch, stepping
 from trainer.planning.simulation.collectives import Exchanged
 from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.planning.simulation.stepping import Work
@@ -70,19 +70,19 @@ def test_a_timeline_opens_in_a_trace_viewer():
 
 def test_one_thing_is_better_and_the_rest_as_it_was():
     known = cluster.load("cpu-ethernet")
-    links = upgrades.faster_links(known, 2.0)
+    links = cluster.faster_links(known, 2.0)
     assert links.hosts[0].interface.bytes_per_second.value == 2 * 1.17e9
     assert links.network.levels[0].bytes_per_second.value == 40e9
     assert links.hosts[0].inside.latency_s == known.hosts[0].inside.latency_s
-    quick = upgrades.quicker_links(known, 2.0)
+    quick = cluster.quicker_links(known, 2.0)
     assert quick.hosts[0].interface.latency_s.value == 15e-6 and quick.devices == known.devices
-    disks = upgrades.faster_disks(known, 2.0).storage
+    disks = cluster.faster_disks(known, 2.0).storage
     assert disks.read_bytes_per_second.value == 2e9 and disks.shared_read_bytes_per_second.value == 40e9
-    faster = upgrades.faster_devices(known, 2.0)
+    faster = cluster.faster_devices(known, 2.0)
     before, after = (
         devices.computed(small(), ClusterFabric(one, 1), name="small") for one in (known, faster)
     )
-    halved = upgrades.faster_profile(before, 2.0)
+    halved = cluster.faster_profile(before, 2.0)
     for one in before.operations:
         for profile in (after, halved):
             assert profile.operation(one.name).backward_s[0] == pytest.approx(one.backward_s[0] / 2)

@@ -11,7 +11,7 @@ from test_predicting import placed
 from test_simulation_engine import RANKS, Shared, latencies, rates, seconds_of, work
 
 from trainer.forecast import groups
-from trainer.planning.placement.durations import Durations
+from trainer.planning.placement.costs import Durations
 from trainer.planning.placement.tasks import Message, Receive, Send, UpdateOwned
 from trainer.planning.simulation import cluster, engine, steady
 from trainer.planning.simulation.fabric import ClusterFabric

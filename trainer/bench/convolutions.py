@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainer.bench import blocks
-from trainer.bench.watch import ProgressWatch
+from trainer.bench.blocks import ProgressWatch
 
 
 @dataclasses.dataclass(frozen=True)

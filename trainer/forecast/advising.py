@@ -14,8 +14,15 @@ from trainer.errors import ConfigError, InputError
 from trainer.forecast.forecasts import Forecast, RefusedForecast
 from trainer.forecast.simulating import Plans, Strategies
 from trainer.forecast.subject import Scenario, Subject
-from trainer.planning.simulation import epoch, upgrades
-from trainer.planning.simulation.cluster import Cluster
+from trainer.planning.simulation import epoch
+from trainer.planning.simulation.cluster import (
+    Cluster,
+    faster_devices,
+    faster_disks,
+    faster_links,
+    faster_profile,
+    quicker_links,
+)
 from trainer.planning.simulation.fabric import ClusterFabric
 
 # More ranks are useful while twice as many are so many times as fast.
@@ -122,7 +129,7 @@ def advise(
         growth=growth,
         useful=useful,
         row=row,
-        links_factor=_until(rows, row.ranks, upgrades.faster_links),
+        links_factor=_until(rows, row.ranks, faster_links),
         batch=batch,
         upgrades=upgraded,
         bucket=_bucket(rows, row),
@@ -202,13 +209,13 @@ def _upgrades(rows: Rows, row: Forecast) -> tuple[tuple[str, float], ...]:
     now, cluster = rows.subject.asked, rows.subject.cluster
     batch = 2 * (now.batch_per_rank or max(1, row.samples // row.ranks))
     tried: dict[str, dict[str, Any]] = {
-        "links twice as fast": {"cluster": upgrades.faster_links(cluster, 2.0)},
-        "links of half the latency": {"cluster": upgrades.quicker_links(cluster, 2.0)},
+        "links twice as fast": {"cluster": faster_links(cluster, 2.0)},
+        "links of half the latency": {"cluster": quicker_links(cluster, 2.0)},
         "devices twice as fast": {
-            "cluster": upgrades.faster_devices(cluster, 2.0),
-            "profile": now.profile and upgrades.faster_profile(now.profile, 2.0),
+            "cluster": faster_devices(cluster, 2.0),
+            "profile": now.profile and faster_profile(now.profile, 2.0),
         },
-        "disks twice as fast": {"cluster": upgrades.faster_disks(cluster, 2.0)},
+        "disks twice as fast": {"cluster": faster_disks(cluster, 2.0)},
         "twice the batch": {"batch_per_rank": batch},
     }
     found = []
@@ -298,7 +305,7 @@ def break_even(own: Rows, other: Rows, ranks: int) -> BreakEven:
 
     def over_links() -> Iterator[tuple[float, Forecast, Forecast]]:
         for power in POWERS:
-            changed = upgrades.faster_links(cluster, 2.0**power)
+            changed = faster_links(cluster, 2.0**power)
             yield from _both(2.0**power, own.of(ranks, cluster=changed), other.of(ranks, cluster=changed))
 
     def over_batches() -> Iterator[tuple[float, Forecast, Forecast]]:

@@ -12,7 +12,7 @@ import numpy as np
 from trainer.forecast.outlooks import Outlook
 from trainer.planning import exchange
 from trainer.planning.placement import costs
-from trainer.planning.placement.durations import Durations
+from trainer.planning.placement.costs import Durations
 from trainer.planning.placement.tasks import Compute, Receive, Send, Task, TaskLists
 from trainer.planning.profile import Profile
 from trainer.planning.simulation import engine, epoch, steady

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from trainer.planning.hypergraph.traffic import CAUSES, Cause, is_halo
-from trainer.planning.placement import costs, durations
+from trainer.planning.placement import costs
 from trainer.planning.placement.exchanges import Redistribution
 from trainer.planning.placement.listing import Pipeline, task_lists
 from trainer.planning.placement.operations import Network
@@ -120,7 +120,7 @@ def balance(placement: Placement, profile: Profile, ranks: int) -> tuple[float, 
     done = {name: [0.0] * ranks for name in operations}
     for unit in placement.units:
         name = unit.operation
-        done[name][unit.rank] += durations.share(operations[name], unit) * whole[name][unit.rank]
+        done[name][unit.rank] += costs.share(operations[name], unit) * whole[name][unit.rank]
     # If all ranks were done at once, in proportion to their speeds.
     ideal = {name: 1 / sum(1 / one for one in each) if min(each) > 0 else 0.0 for name, each in whole.items()}
     total = sum(ideal.values())

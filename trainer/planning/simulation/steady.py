@@ -9,12 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from trainer.planning.placement.costs import Cost, PlayedPass, owned
-from trainer.planning.placement.durations import Durations
+from trainer.planning.placement.costs import Cost, Durations, PlayedPass, owned
 from trainer.planning.placement.tasks import Compute, Receive, Send, Task, TaskLists, UpdateOwned
 from trainer.planning.placement.units import Placement
 from trainer.planning.profile import Profile
-from trainer.planning.simulation import engine, steady
+from trainer.planning.simulation import engine
 from trainer.planning.simulation.fabric import Fabric, HostLinks
 
 
@@ -57,7 +56,7 @@ def predict(placement: Placement, lists: TaskLists, profile: Profile, ranks: int
     durations = Durations(placement, profile, dict(enumerate(owned(placement, ranks))))
     links = HostLinks(profile)
     found = engine.play(lists, durations.of, links, ranks)
-    step = steady.step_s(lists, durations.of, links, ranks)
+    step = step_s(lists, durations.of, links, ranks)
     played = [one for rank in range(ranks) for one in _passes([s for s in found.spans if s.rank == rank])]
     return Cost(step, found.busy_s, tuple(step - busy for busy in found.busy_s), tuple(played))
 

@@ -10,6 +10,8 @@ import keras
 import numpy as np
 from keras import layers
 
+from trainer.errors import ModelError
+from trainer.models.attention import AttentionSum
 from trainer.planning.placement.operations import Operation, Reading, Weight
 from trainer.planning.placement.windows import (
     Grouped,
@@ -22,8 +24,66 @@ from trainer.planning.placement.windows import (
     WindowAxis,
 )
 from trainer.strategies.draws import NOISE
-from trainer.strategies.placed import divisible
-from trainer.strategies.placed.divisible import refused
+
+# The Keras layers that can be divided over ranks, by what they are to a planner.
+
+
+INPUTS = (layers.InputLayer,)
+BATCH_NORMS = (layers.BatchNormalization,)
+GROUP_NORMS = (layers.GroupNormalization,)
+CONCATENATIONS = (layers.Concatenate,)
+ATTENTIONS = (AttentionSum,)
+DENSE = (layers.Dense,)
+RESHAPES = (layers.Flatten, layers.Reshape)
+ELEMENTWISE = (layers.Add, layers.Multiply, layers.Average, layers.Maximum, layers.Minimum, layers.Subtract)
+ACTIVATIONS = (
+    layers.Activation,
+    layers.Softmax,
+    *NOISE,
+    layers.ReLU,
+    layers.LeakyReLU,
+    layers.ELU,
+    layers.Identity,
+    layers.Rescaling,
+)
+POOLS = (
+    layers.MaxPooling1D,
+    layers.MaxPooling2D,
+    layers.MaxPooling3D,
+    layers.AveragePooling1D,
+    layers.AveragePooling2D,
+    layers.AveragePooling3D,
+)
+CONVOLUTIONS = (layers.Conv1D, layers.Conv2D, layers.Conv3D)
+TRANSPOSED = (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose)
+MEANS = (layers.GlobalAveragePooling1D, layers.GlobalAveragePooling2D, layers.GlobalAveragePooling3D)
+UPSAMPLINGS = (layers.UpSampling1D, layers.UpSampling2D, layers.UpSampling3D)
+LAYERS = (
+    *INPUTS,
+    *TRANSPOSED,
+    *CONVOLUTIONS,
+    *POOLS,
+    *MEANS,
+    *BATCH_NORMS,
+    *GROUP_NORMS,
+    *ACTIVATIONS,
+    *ELEMENTWISE,
+    *CONCATENATIONS,
+    *ATTENTIONS,
+    *UPSAMPLINGS,
+    *DENSE,
+    *RESHAPES,
+)
+
+
+def refused(layer: Any, why: str) -> ModelError:
+    """Return the error for a layer that cannot be divided."""
+    known = ", ".join(kind.__name__ for kind in LAYERS)
+    return ModelError(
+        f"Layer {layer.name} ({type(layer).__name__}) {why}.",
+        cure=f"Known: {known}. Build the network of these, or take train.strategy=data.",
+    )
+
 
 _SAME = Pointwise()
 # Activations that compare channels with each other need all of them.
@@ -277,18 +337,18 @@ def _mean(layer: Any, inputs: Inputs, output: Shape, training: bool) -> list[Ope
 
 Reader = Callable[[Any, Inputs, Shape, bool], list[Operation]]
 READERS: tuple[tuple[tuple[type, ...], Reader], ...] = (
-    (divisible.INPUTS, _input),
-    (divisible.TRANSPOSED, _transposed),
-    (divisible.CONVOLUTIONS, _convolution),
-    (divisible.POOLS, _pool),
-    (divisible.MEANS, _mean),
-    (divisible.BATCH_NORMS, _batch_norm),
-    (divisible.GROUP_NORMS, _group_norm),
-    (divisible.ACTIVATIONS, _activation),
-    (divisible.ELEMENTWISE, _elementwise),
-    (divisible.CONCATENATIONS, _concatenate),
-    (divisible.ATTENTIONS, _attention),
-    (divisible.UPSAMPLINGS, _upsampling),
-    (divisible.DENSE, _dense),
-    (divisible.RESHAPES, _reshape),
+    (INPUTS, _input),
+    (TRANSPOSED, _transposed),
+    (CONVOLUTIONS, _convolution),
+    (POOLS, _pool),
+    (MEANS, _mean),
+    (BATCH_NORMS, _batch_norm),
+    (GROUP_NORMS, _group_norm),
+    (ACTIVATIONS, _activation),
+    (ELEMENTWISE, _elementwise),
+    (CONCATENATIONS, _concatenate),
+    (ATTENTIONS, _attention),
+    (UPSAMPLINGS, _upsampling),
+    (DENSE, _dense),
+    (RESHAPES, _reshape),
 )

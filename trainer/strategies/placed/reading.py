@@ -9,9 +9,8 @@ import keras
 
 from trainer.errors import ModelError
 from trainer.planning.placement.operations import Network, Operation, Reading
-from trainer.strategies.placed.divisible import refused
 from trainer.strategies.placed.gradients import keeps
-from trainer.strategies.placed.kinds import READERS, Inputs, Shape, samples_only
+from trainer.strategies.placed.kinds import READERS, Inputs, Shape, refused, samples_only
 
 LOSS = "loss"
 
