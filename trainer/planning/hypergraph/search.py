@@ -172,15 +172,22 @@ class Search:
             self._touched[groups] = list(found.values())
         return self._touched[groups]
 
-    def crossing(self, terms: Sequence[Term], divided: Sequence[Layout], ids: Sequence[int]) -> list[float]:
+    def crossing(
+        self,
+        terms: Sequence[Term],
+        divided: Sequence[Layout],
+        ids: Sequence[int],
+        at_most: float = math.inf,
+    ) -> list[float]:
         """Return what tensors or variables cost.
 
         Args:
             terms: that are looked at.
             divided: the layouts of all groups.
             ids: of these objects; layouts that are equal and not the same one are rare.
+            at_most: where the first of them cost more together, the others are left out.
         """
-        found = []
+        found, together = [], 0.0
         for term in terms:
             own, known = self._known[term.name]
             key = own(ids)
@@ -188,6 +195,9 @@ class Search:
             if cost is None:
                 cost = known[key] = self._crossing(term, divided)
             found.append(cost)
+            together += cost
+            if together > at_most:
+                break
         return found
 
     def _crossing(self, term: Term, divided: Sequence[Layout]) -> float:
@@ -228,11 +238,17 @@ class _State:
         for number, index in change.items():
             load += search.loads[number][index] - search.loads[number][self.chosen[number]]
             self._put(number, search.choices[number][index].layout)
-        crossing = search.crossing(touched, self._divided, self._ids)
-        after = sum(crossing) + sum([search.computing(number, index) for number, index in change.items()])
         over, was = search.over(load), search.over(self._load)
+        is_fairer = over < was - _LEAST_GAIN
+        # What no change may cost, whatever is rounded: nothing costs less than 0, so that a sum only grows.
+        computing = sum([search.computing(number, index) for number, index in change.items()])
+        limit = math.inf if is_fairer else before * (1 + _LEAST_GAIN) - computing
+        crossing = []
+        if is_fairer or over <= was + _LEAST_GAIN:
+            crossing = search.crossing(touched, self._divided, self._ids, limit)
         scale = max(abs(before), 1e-300)
-        if over < was - _LEAST_GAIN or (over <= was + _LEAST_GAIN and after < before - _LEAST_GAIN * scale):
+        is_whole = len(crossing) == len(touched)
+        if is_fairer or (is_whole and sum(crossing) + computing < before - _LEAST_GAIN * scale):
             self._load = load
             for term, cost in zip(touched, crossing, strict=True):
                 self._crossing[term.name] = cost
