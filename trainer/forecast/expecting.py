@@ -50,10 +50,10 @@ def epoch_s(config: RunConfig, profile: Profile, cluster: Cluster | None, *, nod
     strategy, ranks = config.train.strategy, nodes * each
     if isinstance(strategy, RingConfig):
         steps, fabric = _steps(config, profile), _fabric(profile, cluster, nodes, each)
-        return steps * _step_s(config, strategy, profile, fabric, ranks)
+        return steps * _whole_step_s(config, strategy, profile, fabric, ranks)
     if cluster is None or not strategy.divides_network:
         raise ConfigError(f"a profile alone does not tell it of train.strategy={strategy.name}")
-    return _steps(config, profile) * step_s(config, profile, _hosts(cluster, each), ranks)
+    return _steps(config, profile) * simulated_step_s(config, profile, _hosts(cluster, each), ranks)
 
 
 def _steps(config: RunConfig, profile: Profile) -> int:
@@ -67,7 +67,7 @@ def _steps(config: RunConfig, profile: Profile) -> int:
     return order.steps_per_epoch(_samples(config, index), config.train.global_batch)
 
 
-def _step_s(config: RunConfig, ring: RingConfig, profile: Profile, fabric: Fabric, ranks: int) -> float:
+def _whole_step_s(config: RunConfig, ring: RingConfig, profile: Profile, fabric: Fabric, ranks: int) -> float:
     train, times = config.train, config.train.accumulation
     samples = micro_batch(train.global_batch, world_size=ranks, accumulation=times)
     names = [one.name for one in profile.operations]
@@ -139,7 +139,7 @@ LIMIT_S = 10.0
 _ONE = threading.Lock()
 
 
-def step_s(config: RunConfig, profile: Profile, cluster: Cluster, ranks: int) -> float:
+def simulated_step_s(config: RunConfig, profile: Profile, cluster: Cluster, ranks: int) -> float:
     """Return the seconds of an update by the strategy of a configuration, with those of slow ranks.
 
     Args:
@@ -180,7 +180,7 @@ def step_s(config: RunConfig, profile: Profile, cluster: Cluster, ranks: int) ->
 
 
 def asked(config: RunConfig, profile: Profile, cluster: Cluster, ranks: int) -> str:
-    """Return what `main` reads; arguments as of `step_s`."""
+    """Return what `main` reads; arguments as of `simulated_step_s`."""
     return json.dumps(
         {
             "config": configuration.dump(config),
@@ -192,7 +192,7 @@ def asked(config: RunConfig, profile: Profile, cluster: Cluster, ranks: int) -> 
 
 
 def main() -> None:
-    """Answer what `step_s` asks."""
+    """Answer what `simulated_step_s` asks."""
     try:
         found: dict[str, object] = {"step_s": _simulated(json.loads(sys.stdin.read()))}
     except InputError as error:
