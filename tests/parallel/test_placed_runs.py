@@ -290,16 +290,17 @@ def test_what_was_measured_of_the_ranks_goes_on_with_the_run(tmp_path, shards, l
 
 
 @pytest.mark.parametrize(
-    "strategy, said",
+    "strategy, samples, said",
     [
-        ({"name": "spatial", "parts": [3, 1, 1]}, "3x1x1 are 3 parts, and a replica has 2 rank"),
-        ({"name": "filters", "shares": [1, 1, 1]}, "3 shares, and a replica has 2 rank"),
-        ({"name": "spatial", "replicas": 3}, "cannot be divided into 3 replicas"),
-        ({"name": "hybrid", "micro_batches": 3}, "cannot be divided into 3 micro-batches"),
+        ({"name": "spatial", "parts": [3, 1, 1]}, 4, "3x1x1 are 3 parts, and a replica has 2 rank"),
+        ({"name": "filters", "shares": [1, 1, 1]}, 4, "3 shares, and a replica has 2 rank"),
+        ({"name": "spatial", "replicas": 3}, 6, "cannot be divided into 3 replicas"),
+        ({"name": "hybrid", "micro_batches": 3}, 4, "cannot be divided into 3 micro-batches"),
     ],
 )
-def test_what_does_not_fit_the_ranks_is_refused(tmp_path, shards, launch, strategy, said):
-    config = tiny_runs.write_config(tmp_path, shards, "wrong", **COMMON, train__strategy=strategy)
+def test_what_does_not_fit_the_ranks_is_refused(tmp_path, shards, launch, strategy, samples, said):
+    more = {**COMMON, "train__strategy": strategy, "train__global_batch": samples}
+    config = tiny_runs.write_config(tmp_path, shards, "wrong", **more)
     outcome = launch(2, PROGRAM, "none", 0, 0, config)
     assert outcome.exit_code == 2 and said in outcome.err
     assert outcome.err.count("train.strategy.") == 1

