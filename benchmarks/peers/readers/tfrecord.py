@@ -16,6 +16,8 @@ from trainer.quiet import import_tensorflow
 tf = import_tensorflow()
 
 PER_FILE = 8
+# Converting what has no condition changes nothing, and leaves bytecode in the folder for temporary files.
+as_it_is = tf.autograph.experimental.do_not_convert
 
 
 class Reader:
@@ -44,13 +46,13 @@ class Reader:
         job = self._job
         files = tf.data.Dataset.from_tensor_slices([str(path) for path in self.files()])
         records = files.shuffle(len(self.files()), seed=job.seed).interleave(
-            lambda path: tf.data.TFRecordDataset(path, self._compression),
+            as_it_is(lambda path: tf.data.TFRecordDataset(path, self._compression)),
             cycle_length=job.threads,
             num_parallel_calls=job.threads,
             deterministic=False,
         )
         volumes = records.shuffle(4 * job.batch, seed=job.seed).map(
-            self._parsed, num_parallel_calls=job.threads, deterministic=False
+            as_it_is(self._parsed), num_parallel_calls=job.threads, deterministic=False
         )
         options = tf.data.Options()
         options.threading.private_threadpool_size = job.threads
