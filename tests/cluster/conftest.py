@@ -120,4 +120,5 @@ def _left_idle(request) -> Iterator[None]:
     """The next test finds every cluster that this one used as if it were new."""
     yield
     for name in {"cluster", "cluster_with_accounting"} & set(request.fixturenames):
-        request.getfixturevalue(name).settle()
+        # A host that lost its power is idle a minute later where other tests keep the cores busy.
+        request.getfixturevalue(name).settle(seconds=180)
