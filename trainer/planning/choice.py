@@ -1,4 +1,4 @@
-"""Which strategy `train.strategy=auto` has chosen, and why; plan.json keeps it. Pure."""
+"""What `train.strategy=auto` tries, which strategy it has chosen, and why; plan.json keeps it. Pure."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _promise(one: Candidate) -> str:
     return f"{one.label} ({one.expected_s:.3g} s per update, {by}{idle})"
 
 
-# What `train.strategy=auto` tries: strategies with their numbers of replicas and micro-batches. Pure.
+# What is tried: strategies with their numbers of replicas and micro-batches.
 
 
 def sections(

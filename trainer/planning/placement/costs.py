@@ -1,6 +1,6 @@
 """Predicted seconds of an update: the very task lists that ranks play, with the seconds of a profile. Pure.
 
-The model: a rank does one task after the other, each for as long as durations.py says; of sending and
+The model: a rank does one task after the other, each for as long as `Durations` says; of sending and
 receiving this is joining and cutting boxes, where the profile has it. A bundle occupies its link, from one
 rank to another, for latency + bytes / bandwidth, one bundle after the other, and is there when that is over,
 whatever the receiver does meanwhile; what a rank sends to other hosts also leaves its interface one bundle
