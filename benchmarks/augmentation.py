@@ -3,7 +3,7 @@
 
 .venv/bin/python benchmarks/augmentation.py --size 96
 
-docs/decisions/0010-augmentation.md tells what it printed. Two threads on two free cores take half the time
+docs/decisions/0010-augmentation.md was decided by it. Two threads on two free cores take half the time
 per volume if Python's lock is released all the while. The last column is the share of two threads' time in
 which they neither ran nor waited for a core: on a busy machine, at most what the lock costs.
 """

@@ -6,7 +6,7 @@
     .venv/bin/python benchmarks/beside_peers.py scaling --strategies data,peer:ddp,peer:multiworker
     .venv/bin/python benchmarks/beside_peers.py loader --reader zarr
 
-Arguments are those of `cingulum bench`; docs/explanation/peers.md says what is compared, and how equal it is.
+Arguments are those of `cingulum bench`; docs/results/peers.md says what is compared, and how equal it is.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What each codec, stored type and layout costs on phantom volumes: the tables of decision 0008.
+"""What each codec, stored type and layout costs on phantom volumes.
 
 .venv/bin/python benchmarks/codecs_and_layouts.py --size 96 --size 128
 
 Times are processor seconds of one thread (the best of some rounds), so they hold on a machine that is not
 quiet; files are read from the page cache, so what a disk adds is not in them: bytes read are given instead.
-docs/decisions/0008-codecs-and-layouts.md tells what it printed.
+docs/decisions/0008-shards.md tells what was decided by it.
 """
 
 from __future__ import annotations

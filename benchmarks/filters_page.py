@@ -114,7 +114,7 @@ def verdicts(rows: Sequence[Row]) -> list[str]:
 
 _PAGE = """# Filters divided over unequal devices
 
-[`train.strategy=filters`](how-to/filters.md) after Marques, Falcao and Alexandre
+[`train.strategy=filters`](../how-to/filters.md) after Marques, Falcao and Alexandre
 ([arXiv 1712.02546](https://arxiv.org/abs/1712.02546)), on the four networks that they name and on a network
 for volumes. They report a speed-up of {told}, for 500:1500, on devices that
 we do not have; what their networks have besides two convolutions of so many kernels is not known to us.
@@ -149,7 +149,7 @@ Measured on {cores} cores of {cpu} by one command:
 <!-- not run: takes a quarter of an hour, and cgroups need root -->
 ```sh
 sudo .venv/bin/python benchmarks/filters_unequal.py \\
-    --page docs/comparison-filters.md --picture docs/images/filters.png
+    --page filters.md --picture filters.png
 ```
 """
 

@@ -2,7 +2,7 @@
 """Train the four published networks, and one for volumes, on ranks of unequal speed, with filters divided.
 
     sudo .venv/bin/python benchmarks/filters_unequal.py --out unequal.json \\
-        --page docs/comparison-filters.md --picture docs/images/filters.png
+        --page filters.md --picture filters.png
 
 Ranks are made unequal by quotas of processor time (cgroups, which root may make), and each stays on one core:
 where the system moves them, three may share a core for a while. Each device alone trains the whole network as

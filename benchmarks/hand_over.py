@@ -4,7 +4,7 @@
 .venv/bin/cingulum bench loader --reader limit --size 96 --data volumes
 .venv/bin/python benchmarks/hand_over.py volumes/*/shards
 
-docs/decisions/0033-without-tf-data.md tells what it printed. Both ways are measured in turn, over the same
+docs/results/loader.md tells what it printed. Both ways are measured in turn, over the same
 shard set in the page cache; then with nothing to read, when the hand-over is all there is.
 """
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Predictions of networks, ranks, links and strategies that no calibration has seen, beside what they take.
 
-    sudo .venv/bin/python benchmarks/held_out.py --first --out held_out.json --page docs/prediction.md
+    sudo .venv/bin/python benchmarks/held_out.py --first --out held_out.json --page prediction.md
 
 Hosts and accelerators are emulated as in placement_on_hosts.py, which says how. One network is calibrated, on
 one host and on two, on links of one rate: what waits, messages and updates take there. Then other networks

@@ -1,4 +1,4 @@
-"""What held_out.py has found, as a section of docs/prediction.md."""
+"""What held_out.py has found, as a section of the page on predictions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALIKE = 1.05
 INTRODUCTION = """
 <!-- not run: more than half an hour, as root -->
 ```sh
-sudo .venv/bin/python benchmarks/held_out.py --first --out held_out.json --page docs/prediction.md
+sudo .venv/bin/python benchmarks/held_out.py --first --out held_out.json --page prediction.md
 ```
 
 makes this section. Hosts are emulated, with an accelerator each that computes nothing and waits as long as
@@ -28,7 +28,7 @@ one of {gflops:g} GFLOP/s would; messages are real. **Calibrated** on one host a
 width 16 at 32 x 32 x 32 and links of {rate}: what a wait, a task, an update and a message take there besides,
 and what a link carries ({carried:.1%} of its rate, {latency:.2f} ms for a message). Nothing else is known of
 the cases: other networks, other links, up to eight hosts, every strategy. They are predicted by the code of
-[`cingulum simulate`](how-to/simulate.md), {samples} samples in an update. Strategies by which every rank
+[`cingulum simulate`](../how-to/simulate.md), {samples} samples in an update. Strategies by which every rank
 trains the whole network do so with a chain of waiting layers, of the network's weights and seconds.
 `hypergraph` is left out on eight hosts, where it searches for minutes. What is missed, and why:
 [decision 58](decisions/0058-simulator.md#held-out-cases).

@@ -83,12 +83,12 @@ def sentences(cells: Sequence[Cell]) -> list[str]:
 
 _HEAD = """# Placements that nobody designs, against rules
 
-[`train.strategy=hypergraph`](how-to/hypergraph.md) after Eserol (MSc thesis, Bilkent University 2019), who
+[`train.strategy=hypergraph`](../how-to/hypergraph.md) after Eserol (MSc thesis, Bilkent University 2019), who
 reports 93 % less communication than data parallelism. Made by one command:
 
 <!-- not run: it takes an hour or two -->
 ```sh
-.venv/bin/python benchmarks/hypergraph_table.py --batches 1 16 128 --page docs/comparison-hypergraph.md
+.venv/bin/python benchmarks/hypergraph_table.py --batches 1 16 128 --page hypergraph.md
 ```
 
 **Planned, not trained**: bytes are those of the task lists that ranks would play, and tests see that as many

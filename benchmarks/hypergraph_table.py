@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Volume, balance and predicted step of placements that nobody designed, against every rule.
 
-    .venv/bin/python benchmarks/hypergraph_table.py --out hypergraph.json --page docs/comparison-hypergraph.md
+    .venv/bin/python benchmarks/hypergraph_table.py --out hypergraph.json --page hypergraph.md
 
 Nothing is trained and no rank is launched: bytes are those of the task lists that ranks would play (tests see
 that as many cross), seconds those of the same lists on the reference accelerator, 8 TFLOP/s with a link of

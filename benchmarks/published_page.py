@@ -12,9 +12,9 @@ NEAR = 5.0
 
 TITLE = """# Published results, predicted from published hardware
 
-`.venv/bin/python benchmarks/published_results.py --page docs/prediction.md` makes this page. It asks the code
-of [`cingulum simulate`](how-to/simulate.md). Nothing is fitted to what is predicted; what was not published
-is an assumption, and said to be one.
+`.venv/bin/python benchmarks/published_results.py --page prediction.md` makes this page. It asks the code
+of [`cingulum simulate`](../how-to/simulate.md). Nothing is fitted to what is predicted; what was not
+published is an assumption, and said to be one.
 """
 DATA = """## Data parallelism
 
@@ -23,7 +23,7 @@ be hidden by the backward pass, and if all of that pass could hide it. *Even ran
 hit is within 5 points.
 """
 ASSUMED = """
-Assumed: the cluster files [`p100-ethernet` and `dgx-a100`](how-to/simulate.md#cluster-files), whose links
+Assumed: the cluster files [`p100-ethernet` and `dgx-a100`](../how-to/simulate.md#cluster-files), whose links
 are taken at line rate and whose slow ranks (2 % and 1 % of a step) are estimates; one ring over all ranks,
 those of one host after each other; a backward pass of two thirds of the step; parts of 64 MiB (Horovod's
 fusion buffer) that are equal and leave in turn. Horovod's study says neither batch nor samples per second

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Predict published results from the published figures of their hardware, and write both side by side.
 
-    .venv/bin/python benchmarks/published_results.py --page docs/prediction.md
+    .venv/bin/python benchmarks/published_results.py --page prediction.md
 
 Nothing is fitted: where a figure was not published, the page says what was assumed instead.
 """

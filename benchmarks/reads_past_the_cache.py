@@ -4,7 +4,7 @@
 .venv/bin/cingulum bench loader --reader limit --size 96 --data volumes
 .venv/bin/python benchmarks/reads_past_the_cache.py volumes/*/shards
 
-docs/decisions/0032-past-the-page-cache.md tells what it printed. Past the cache, the memory that is read into
+docs/results/loader.md tells what it printed. Past the cache, the memory that is read into
 lies on huge pages or on those of 4 KiB, which a disk is told of one by one. All ways are measured in turn.
 """
 

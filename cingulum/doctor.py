@@ -128,7 +128,7 @@ def check_horovod_wakes() -> Finding:
     if any(b"HOROVOD_IDLE_CYCLE_TIME" in path.read_bytes() for path in libraries):
         return Finding("Horovod's thread", "ok", "sleeps until there is something to reduce")
     said = "asks the other ranks every millisecond, which takes a few percent of a core"
-    cure = "Install the wheel that docker/horovod/build.py makes: docs/decisions/0029-waking-on-work.md"
+    cure = "Install the wheel that docker/horovod/build.py makes: docs/decisions/0003-gradient-reduction.md"
     return Finding("Horovod's thread", "note", said, cure)
 
 

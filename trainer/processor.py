@@ -3,7 +3,7 @@
 TensorFlow switches oneDNN on by itself only on processors made for neural networks (AVX512_VNNI, AVX512_BF16,
 AVX_VNNI, AMX: `IsMKLEnabled` in tensorflow/core/util/util.cc). On all others, every AMD before Zen 4 among
 them, 3D convolutions take Eigen's generic path, up to a hundred times as long
-(docs/decisions/0071-processors.md). TensorFlow reads its environment when it is imported, so `import trainer`
+(docs/decisions/0071-onednn.md). TensorFlow reads its environment when it is imported, so `import trainer`
 prepares it.
 """
 
@@ -80,7 +80,7 @@ def is_on_by_default(flags: Collection[str]) -> bool:
 def is_faster(flags: Collection[str]) -> bool:
     """Return whether oneDNN makes 3D convolutions faster: wherever it has kernels, on every x86-64.
 
-    Measured down to SSE4.1 (docs/decisions/0071-processors.md); `cingulum bench step` measures it here.
+    Measured down to SSE4.1 (docs/decisions/0071-onednn.md); `cingulum bench step` measures it here.
     """
     return instruction_set(flags) is not None
 

@@ -8,8 +8,8 @@ Run with the Python of an environment in which ``requirements.lock`` is installe
 Horovod 0.28.1 (its last release) builds on TensorFlow 2.21 unchanged but for one file: its XLA
 operations include headers that TensorFlow 2.19 moved. Leaving that one source file out loses
 only those operations, which we do not use (https://github.com/horovod/horovod/issues/4045 and
-docs/decisions/0001-horovod-build.md). A second change lets its thread sleep until there is something
-to reduce (docs/decisions/0029). A build for GPUs (`--gpu`) needs nvcc, the system's or that of NVIDIA's
+docs/decisions/0001-installation.md). A second change lets its thread sleep until there is something
+to reduce (docs/decisions/0003). A build for GPUs (`--gpu`) needs nvcc, the system's or that of NVIDIA's
 wheels (`--cuda wheel`), and two more changes. All of them are in changes.py beside this file.
 
 The wheel is kept outside the repository, in ``$CINGULUM_CACHE`` (default ``~/.cache/cingulum``),

@@ -236,6 +236,6 @@ def apply(tree: Path, changes: Sequence[Change]) -> None:
         text = path.read_text(encoding="utf-8")
         if text.count(change.old) != 1:
             raise ChangeError(
-                f"{change.path}: the lines to change are gone; see docs/decisions/0001-horovod-build.md"
+                f"{change.path}: the lines to change are gone; see docs/decisions/0001-installation.md"
             )
         path.write_text(text.replace(change.old, change.new), encoding="utf-8")

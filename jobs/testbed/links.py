@@ -12,7 +12,7 @@ from jobs.testbed.layout import NETWORK, address, bytes_per_second, check_rate
 from trainer.errors import LauncherError
 
 _BRIDGE = "br0"
-# Linux's own choice, whatever the machine's: docs/decisions/0028-congestion-control.md.
+# Linux's own choice, whatever the machine's: docs/decisions/0017-testbed.md.
 CONGESTION_CONTROL = "cubic"
 _AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 # Payload of a packet, and Linux's own limit to how many of them it joins.
@@ -94,7 +94,7 @@ def shape(folder: Path, host: str, rate: str | None) -> None:
 
     A real link sends one packet after the other. htb lets pass at once what it has saved up in a pause, and
     then one more of what the kernel hands over, however many packets are joined in it: so both are kept
-    small, or messages of up to 64 kB would take no time (docs/decisions/0060-links-that-serialise.md).
+    small, or messages of up to 64 kB would take no time (docs/decisions/0058-simulator.md).
     tbf needs a burst that lets small messages pass unshaped.
     """
     number = namespaces.need(folder, host)

@@ -5,7 +5,7 @@
     .writing-TOKEN/             staging folder of a start; gone when the start has ended or was fenced off
     .writing-TOKEN/heartbeat    a number that grows while the start lives
 
-docs/decisions/0043-lease.md says why it is safe. No clock is compared with another machine's.
+docs/decisions/0042-one-writer.md says why it is safe. No clock is compared with another machine's.
 """
 
 from __future__ import annotations

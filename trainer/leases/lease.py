@@ -2,7 +2,7 @@
 
 Every write is a rename out of the start's own staging folder, and what is removed is renamed into it. To take
 a run over (lease_taking.py) is to remove the staging folders of all earlier starts, before anything is read:
-whatever an earlier start was about to do then fails. docs/decisions/0043-lease.md; claims.py has the files.
+whatever an earlier start was about to do then fails: docs/decisions/0042-one-writer.md. claims.py has files.
 
 All calls of the file system are `os.` calls on names as text: tests/helpers/lease_model.py puts a model of a
 file system in their place, and searches for interleavings that break the promise.

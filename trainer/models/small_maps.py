@@ -2,7 +2,7 @@
 
 Where oneDNN computes in bfloat16 (processors with AVX-512; TensorFlow 2.21), the gradient of the weights of
 such a convolution holds whatever was in its memory before: not a number, or, in silence, any number. In
-float32 and float16 it is right (docs/decisions/0073-small-maps.md). Such maps are the last of a network, and
+float32 and float16 it is right (docs/decisions/0071-onednn.md). Such maps are the last of a network, and
 cost next to nothing in float32, so this is done wherever the network is trained.
 """
 

@@ -5,7 +5,7 @@
 // thread of its own watches what is still leaving, and receives what comes before it is asked for: MPI moves large
 // messages only while somebody calls it, and only once the receiver has a place for them.
 //
-// Processors only: on a GPU, TensorFlow brings tensors to the host and back. On GPUs: docs/decisions/0063-on-a-gpu.md.
+// Processors only: on a GPU, TensorFlow brings tensors to the host and back. On GPUs: docs/decisions/0063-gpus-and-compilation.md.
 
 #include <mpi.h>
 #include <sched.h>

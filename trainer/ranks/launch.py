@@ -34,10 +34,10 @@ SETTINGS = {
     # Over TCP, a large message is pushed. With Open MPI's default each side asks for it, and that question
     # waits behind what the side itself is sending: one direction of a link idles while the other is busy.
     "OMPI_MCA_btl_tcp_flags": "send,inplace",
-    # Above 64 KiB it would still ask before the second part: docs/decisions/0061-rounds-that-do-not-ask.md.
+    # Above 64 KiB it would still ask before the second part: docs/decisions/0047-open-mpi.md.
     _EAGER: str(_MOST_EAGER + _ENVELOPE),
     # Where nothing is to be reduced Horovod's thread sleeps for so many ms, until something is, and does not
-    # ask the other ranks every millisecond. Only our build knows it: docs/decisions/0029-waking-on-work.md.
+    # ask the other ranks every millisecond. Our build: docs/decisions/0003-gradient-reduction.md.
     "HOROVOD_IDLE_CYCLE_TIME": "20",
     # Horovod would take Gloo for the data if it was asked to by an inherited variable.
     "HOROVOD_CONTROLLER": "mpi",
@@ -45,7 +45,7 @@ SETTINGS = {
 }
 
 _TUNED = "OMPI_MCA_coll_tuned_"
-# How Open MPI is told to take each of `train.strategy.algorithm`; docs/decisions/0020-reductions.md.
+# How Open MPI is told to take each of `train.strategy.algorithm`; docs/decisions/0003-gradient-reduction.md.
 ALGORITHMS: dict[str, dict[str, str]] = {
     "ring": {f"{_TUNED}allreduce_algorithm": "4"},
     # Without a segment's size, algorithm 5 is the plain ring.

@@ -3,7 +3,7 @@
 A network's layers, in the order in which Keras calls them, are cut into segments. Each is one compiled
 function, and so is its gradient. One segment is fastest by itself; with several, the gradients of one leave
 while those of the next are computed. Layers that exchange something between ranks are no part of any.
-docs/decisions/0077-compiled-passes.md has the reasons.
+docs/decisions/0063-gpus-and-compilation.md has the reasons.
 """
 
 from __future__ import annotations

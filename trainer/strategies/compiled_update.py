@@ -2,7 +2,7 @@
 
 An update is some twenty small operations for each variable. Handing them over one by one costs more than
 computing them, on a GPU most of all; compiled, each variable is read and written once.
-docs/decisions/0076-compiled-updates.md has what was measured.
+docs/decisions/0063-gpus-and-compilation.md has what was measured.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 What a layer draws for a sample depends on the run's seed, the step, the layer and the sample's place in the
 global batch, and on nothing else: any number of ranks and micro-batches and every placement draw what one
-process draws, and a rank draws for its own samples alone. docs/decisions/0069-draws.md has the reasons.
+process draws, and a rank draws for its own samples alone. docs/decisions/0040-equality.md has the reasons.
 
 The generator is Philox (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011), as TensorFlow
 has it: four words of 32 bits from a key and a count of 128 bits. The key says seed, layer and call; the upper

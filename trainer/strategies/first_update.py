@@ -1,7 +1,7 @@
 """What a distributed optimizer proves at its first update: equal weights, and unequal data.
 
 A script that forgets a line would else train several networks, or train one on the same samples n times,
-without a word. docs/decisions/0035-first-update.md has the reasons and what is promised.
+without a word. docs/decisions/0005-what-ranks-ask.md has the reasons and what is promised.
 """
 
 from __future__ import annotations

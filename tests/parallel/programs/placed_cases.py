@@ -229,7 +229,7 @@ OVERFLOW: dict[str, Any] = {
 # Maxima over windows are of float32, in which they may fall to either side.
 NETWORK = 1e-5
 TEN_STEPS = 1e-6
-# Of docs/comparison-hypergraph.md.
+# Of docs/results/hypergraph.md.
 FIVE = ("resnet18", "resattnet34", "densenet121", "unet3d", "vgg")
 
 

@@ -29,7 +29,7 @@ from trainer.errors import ShardError
 WORK_NAME = ".import"
 STORY_NAME = "import.json"
 CHOICE_NAME = "codec.json"
-# Of each JSON file of an import: docs/decisions/0038-files-of-strangers.md.
+# Of each JSON file of an import: docs/decisions/0038-strangers.md.
 MOST_BYTES = 1 << 28
 TABLES = ("qc.csv", "qc.json", "qc.html")
 

@@ -1,6 +1,6 @@
 """Read batches in threads and return them as tensors, in order, without a copy.
 
-Why in this way: docs/decisions/0004-loader-threads.md, 0007-hot-path.md, 0033-without-tf-data.md.
+Why in this way: docs/decisions/0004-loader.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decide whether a set is read past the page cache (docs/decisions/0032-past-the-page-cache.md)."""
+"""Decide whether a set is read past the page cache (docs/decisions/0009-staging.md)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The box of each volume, or patch, that one rank reads where a strategy divides space.
 
-Which bytes are read for a box, and why augmentation needs the whole: docs/decisions/0054-slabs.md.
+Which bytes are read for a box, and why augmentation needs the whole: docs/decisions/0052-divided-networks.md.
 """
 
 from __future__ import annotations

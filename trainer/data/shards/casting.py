@@ -3,7 +3,7 @@
 NumPy converts float16 one value at a time. `halves.py` does it compiled, where there was a compiler. Where
 there was none, the bits are moved with whole-array operations, which run on many values at once, block by
 block, so that a block stays in a core's cache between them. The results are the same, bit for bit;
-docs/decisions/0007-hot-path.md has the figures.
+docs/results/loader.md has the figures.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ Codec = Literal["none", "gzip", "blosc-lz4", "blosc-lz4-bit", "blosc-zstd-bit"]
 CODECS: tuple[str, ...] = get_args(Codec)
 DEFAULT: Codec = "blosc-lz4"
 
-# zstd at level 5 is smaller and faster to decode than at 3 or 1 (docs/decisions/0008-codecs-and-layouts.md).
+# zstd at level 5 is smaller and faster to decode than at 3 or 1 (docs/decisions/0008-shards.md).
 BLOSC_LEVEL = 5
 GZIP_LEVEL = 4
 

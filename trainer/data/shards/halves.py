@@ -1,8 +1,8 @@
 """float16 to float32 by `halves.c` and `blosc_halves.c`, where a C compiler was there at installation.
 
-One pass over the memory and one call per volume, outside Python's lock: docs/decisions/0007-hot-path.md and
-0031-past-the-caches.md have the figures. Without a compiler, `codecs.py` and `casting.py` do the same with
-numcodecs and NumPy, and need more time.
+One pass over the memory and one call per volume, outside Python's lock: docs/decisions/0004-loader.md has the
+reasons. Without a compiler, `codecs.py` and `casting.py` do the same with numcodecs and NumPy, and need more
+time.
 """
 
 from __future__ import annotations

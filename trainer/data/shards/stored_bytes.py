@@ -1,7 +1,7 @@
 """The bytes of the shards of one set: positional reads, counted, safe in threads and after a fork.
 
 Temporary errors are retried; a file that changed since the set was opened is noticed; and a read that takes
-too long is known while it hangs. Reads may go past the page cache: docs/decisions/0032 says
+too long is known while it hangs. Reads may go past the page cache: docs/decisions/0009 says
 when that is of use.
 """
 

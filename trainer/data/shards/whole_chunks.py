@@ -2,7 +2,7 @@
 
 Each step writes where the next one reads, in memory that each thread keeps, and none writes twice. Where
 chunks are `blosc-lz4` of float16, as they are by default, the last two are one:
-docs/decisions/0007-hot-path.md and 0031-past-the-caches.md have the figures.
+docs/results/loader.md has the figures.
 """
 
 from __future__ import annotations

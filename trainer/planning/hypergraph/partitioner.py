@@ -186,7 +186,7 @@ def _asked(
     limits = [math.ceil((1 + imbalance) * sum(weights) * part) for part in part_of_all]
     if is_unequal and is_mapped:
         # Limits that differ make the library draw from nothing, and recurse without end, where a part that
-        # it begins with fits no rank (decision 72). So limits are alike, and ballast that no net holds takes
+        # it begins with fits no rank (decision 56). So limits are alike, and ballast that no net holds takes
         # up what a slower rank may not have.
         ballast = [max(limits) - limit for limit in limits]
         asked["weights"] = weights + ballast
