@@ -13,7 +13,7 @@ WORKERS := 2
 BESIDE := 1
 # Tests on emulated hosts mostly wait.
 WAITING := 4
-# What failed is tried once more, alone; failing twice is failing (docs/decisions/0019-second-try.md).
+# What failed is tried once more, alone; failing twice is failing (docs/decisions/0011-tests.md).
 # Without exec a shell stands between, and a signal to make ends only that.
 pytest = exec $(BIN)/python tools/second_try.py run $(1) -- -n $(or $(3),$(WORKERS)) --dist $(2)
 DOCKERFILES := $(wildcard docker/Dockerfile*)
@@ -25,7 +25,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tools demo demo-again test test-unit test-whole test-parallel test-docs test-cluster test-deep test-changed check types style format bench bench-peers lock clean
+.PHONY: help setup setup-tools demo demo-again test test-unit test-whole test-parallel test-docs test-cluster test-deep test-changed docs check types style format bench bench-peers lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ test-changed: setup-tools  ## all that tests what you changed SINCE=origin/main,
 
 check: setup-tools  ## lint, format, types, imports, shell scripts, Dockerfiles
 	@$(MAKE) --no-print-directory -j2 --output-sync=target types style
+
+docs: setup-tools  ## the documentation as a site: build/site/index.html; a dead link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 types: setup-tools
 	$(BIN)/mypy
