@@ -22,7 +22,7 @@ from typing import Any
 
 import filters_unequal
 
-from jobs.launchers import mpirun
+from jobs.local import mpirun
 
 # Steps of which a median is told.
 COUNTED = 8

@@ -28,7 +28,7 @@ from typing import Any
 
 import filters_page
 
-from jobs.launchers import mpirun
+from jobs.local import mpirun
 from trainer import atomic
 
 # By name: the registered network, its options, its input, its classes.

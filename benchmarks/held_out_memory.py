@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from jobs.launchers import mpirun
+from jobs.local import mpirun
 
 PROGRAM = Path(__file__).resolve().parents[1] / "tests" / "parallel" / "programs" / "placed_memory.py"
 # As the test has it: TensorFlow takes its tensors from `malloc`, which counts blocks of so many bytes.

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from jobs.launchers import mpirun
+from jobs.local import mpirun
 from trainer.data.shards.index import SetMeta, VolumeMeta
 from trainer.data.shards.shard_writer import ShardWriter
 

@@ -34,11 +34,11 @@ def make(folder: Path) -> Path:
     """Fill the store, newest job last, with a run folder for each of the newest; return the newest's log."""
     from jobs_to_serve import write_run
 
-    from jobs import statements, submitter, tables
     from jobs.home import job_folder, new_token
-    from jobs.launchers.base import TaskState
+    from jobs.schedulers.base import TaskState
     from jobs.spec import JobSpec
-    from jobs.store import Store
+    from jobs.store import statements, submitter, tables
+    from jobs.store.store import Store
 
     store = Store()
     now = time.time()

@@ -90,9 +90,9 @@ def make(folder: Path) -> tuple[str, Path, Path]:
     from jobs_to_serve import write_run
 
     from jobs.home import job_folder, new_token
-    from jobs.launchers.base import TaskState
+    from jobs.schedulers.base import TaskState
     from jobs.spec import JobSpec
-    from jobs.store import Store
+    from jobs.store.store import Store
 
     run = write_run(folder / "runs" / "beside", 12)
     spec = JobSpec("beside", "train", (("cingulum", "train", "x"),), str(folder), run=str(run))

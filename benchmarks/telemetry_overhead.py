@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from jobs.launchers import mpirun
+from jobs.local import mpirun
 
 MARK = "measured "
 

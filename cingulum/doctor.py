@@ -141,7 +141,7 @@ def _version(name: str) -> str | None:
 
 def check_mpirun() -> Finding:
     """Check for an mpirun on PATH or beside this Python."""
-    from jobs.launchers import mpirun
+    from jobs.local import mpirun
 
     try:
         path = mpirun.find()
@@ -266,7 +266,7 @@ def _python(arguments: list[str]) -> subprocess.CompletedProcess[str]:
 
 def check_two_ranks() -> Iterator[Finding]:
     """Start two ranks for real: an all-reduce, its speed, and the Keras trap (`trainer.doctor_probe`)."""
-    from jobs.launchers import mpirun
+    from jobs.local import mpirun
 
     try:
         command, additions = mpirun.command(2, [sys.executable, "-m", "trainer.doctor_probe"])

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jobs.launchers.base import ACTIVE, ENDED, TaskState
+from jobs.schedulers.base import ACTIVE, ENDED, TaskState
 from jobs.spec import JobSpec
 from trainer.errors import JobError
 
@@ -47,7 +47,7 @@ class Job:
         spec: what to run.
         folder: absolute path of the job's private folder.
         user: who submitted it.
-        submitter: the process that did (see `jobs.submitter`).
+        submitter: the process that did (see `jobs.store.submitter`).
         submitted: seconds since 1970.
         changed: when what is known of it last changed, seconds since 1970.
         tasks: the state of each, by number.

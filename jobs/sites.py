@@ -11,9 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from jobs.site_keys import Kind, KindName, Name, PerKind, Texts
-from jobs.site_options import refuse_options
-from jobs.variables import check_variables
+from jobs.site_keys import Kind, KindName, Name, PerKind, Texts, refuse_options
+from jobs.spec import check_variables
 from trainer.config import yaml_reader
 from trainer.config.explaining import apart, explain, screenful
 from trainer.errors import JobError

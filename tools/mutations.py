@@ -141,7 +141,7 @@ MUTATIONS = (
     ),
     Mutation(
         "word",  # a value stands in a batch script without quotes
-        "jobs/bash_words.py",
+        "jobs/schedulers/slurm/script.py",
         "quoted = shlex.quote(text)",
         "quoted = text",
         ("tests/unit/test_rendering.py",),
@@ -211,7 +211,7 @@ MUTATIONS = (
     ),
     Mutation(
         "secret",  # the password of a database in the query of its address
-        "jobs/store_address.py",
+        "jobs/store/address.py",
         "_HIDDEN if _SECRET.search(key) else value",
         "value",
         ("tests/unit/test_store.py",),

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic_core import PydanticUndefined
 
-from jobs import fabric, sites
+from jobs import mpi, sites
 from jobs.site_keys import Kind, KindName
 from trainer import config, errors, telling
 from trainer.config.explaining import figure
@@ -210,7 +210,7 @@ def site_page() -> str:
         site = sites.Site.model_validate(
             {"fabric": kind, "interfaces": (interface,), "infiniband_devices": devices}
         )
-        for setting in fabric.settings(site, gpus=True):
+        for setting in mpi.settings(site, gpus=True):
             row = shown.setdefault(setting.name, {})
             row[kind] = f"`{setting.value}`"
             row["why"] = " ".join(dict.fromkeys([*filter(None, [row.get("why")]), setting.reason]))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from jobs.launchers import mpirun
+from jobs.local import mpirun
 from rounding import switches
 from rounding.networks import first_weights, network
 

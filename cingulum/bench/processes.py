@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import IO, Any, TypeVar
 
-from jobs import processes
+from jobs.local import processes
 from trainer.errors import WorldError
 
 _END_S = 10.0

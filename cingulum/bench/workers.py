@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cingulum.bench.processes import Process
-from jobs.launchers import mpirun
+from jobs.local import mpirun
 
 # Repeats without which no interval says anything.
 FEWEST = 8

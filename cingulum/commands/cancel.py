@@ -23,21 +23,21 @@ def cancel(
     Example:
       cingulum cancel 4711 4712_3
     """
-    from jobs import submitter
-    from jobs.requests import cancelling, describing, known
+    from jobs.requests import actions, describing, known
+    from jobs.store import submitter
     from trainer.telling import tell
 
     store = known.opened(tell)
     # All ids are looked up before the first job ends: a typo in the last one changes nothing.
     chosen = [known.current(store, identity, warn=tell) for identity in identities]
-    said = cancelling.cancel(store, chosen, who=f"{submitter.user()} (command line)")
+    said = actions.cancel(store, chosen, who=f"{submitter.user()} (command line)")
     if as_json:
         typer.echo(json.dumps({"jobs": [describing.job(job) for job in said]}, indent=1))
         return
     for (before, task), job in zip(chosen, said, strict=True):
-        name = cancelling.name(job, task)
+        name = actions.name(job, task)
         state = job.state if task is None else job.tasks[task].state
-        if not cancelling.is_active(before, task):
+        if not actions.is_active(before, task):
             typer.echo(f"{name} had already ended: {state}")
         else:
             typer.echo(

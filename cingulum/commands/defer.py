@@ -8,7 +8,7 @@ import typer
 
 from cingulum.commands.options import JobIds
 
-# That of `jobs.requests.queueing`, which a --help does not load.
+# That of `jobs.requests.actions`, which a --help does not load.
 _MOST = 2**31 - 4
 
 
@@ -31,7 +31,7 @@ def defer(
     from functools import partial
 
     from cingulum.commands import queue_orders
-    from jobs.requests import queueing
+    from jobs.requests import actions
 
     done = f"has {by} less priority" if by else "has its first priority"
-    queue_orders.give(identities, partial(queueing.nice, by=by), done, as_json=as_json)
+    queue_orders.give(identities, partial(actions.nice, by=by), done, as_json=as_json)

@@ -20,6 +20,6 @@ def hold(
       cingulum hold 4711 4712_3
     """
     from cingulum.commands import queue_orders
-    from jobs.requests import queueing
+    from jobs.requests import actions
 
-    queue_orders.give(identities, queueing.hold, "held", as_json=as_json)
+    queue_orders.give(identities, actions.hold, "held", as_json=as_json)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from jobs.job import Job
-    from jobs.launchers.base import TaskState
+    from jobs.schedulers.base import TaskState
 
 _COLOURS = {"RUNNING": "green", "COMPLETED": "dim", "CANCELLED": "dim", "PENDING": "cyan", "REQUEUED": "cyan"}
 
@@ -51,7 +51,7 @@ def table_of_service(jobs: Sequence[Mapping[str, Any]], width: int) -> Table:
 
 def _name(name: str, user: str) -> str:
     """Return the name of a job to show; of another user's with the user's."""
-    from jobs import submitter
+    from jobs.store import submitter
 
     shown = plain(name)[:NAME_WIDTH]
     return shown if user == submitter.user() else f"{shown} ({plain(user)})"
@@ -83,7 +83,7 @@ def _table(fifth: str, rows: Sequence[tuple[str, ...]], wheres: Sequence[str], w
 def took(tasks: Iterable[TaskState]) -> str:
     """Return the time from the first start to the last end, or to now."""
     from jobs import quantities
-    from jobs.launchers.base import ENDED
+    from jobs.schedulers.base import ENDED
 
     tasks = tuple(tasks)
     starts = [task.started for task in tasks if task.started is not None]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from cingulum.asking_service import Service
     from jobs.job import Job
-    from jobs.store import Store
+    from jobs.store.store import Store
 
 RECENT_S = 24 * 3600.0
 WATCH_S = 5.0
@@ -94,7 +94,7 @@ def jobs(
 
 
 def _chosen(store: Store, *, all_of_them: bool, shared: bool) -> list[Job]:
-    from jobs import sharing, submitter
+    from jobs.store import sharing, submitter
 
     found = store.list(shared_with=sharing.viewer()) if shared else store.list(user=submitter.user())
     if all_of_them:
@@ -129,7 +129,7 @@ def _of_service(
 
 def _listed(service: Service, all_of_them: bool, whose: str) -> list[dict[str, Any]]:
     """Return what a service lists, the newest first: all, or what waits, runs or changed today."""
-    from jobs.launchers.base import ACTIVE
+    from jobs.schedulers.base import ACTIVE
 
     if all_of_them:
         return list(service.jobs(whose=whose, sort="submitted"))

@@ -16,7 +16,7 @@ from trainer.transient import TransientErrors
 
 if TYPE_CHECKING:
     from jobs.job import Job
-    from jobs.store import Store
+    from jobs.store.store import Store
 
 LOOK_S, ASK_S = 0.3, 3.0
 _CHUNK = 1 << 16
@@ -108,7 +108,7 @@ def _follow(store: Store, identity: str, job: Job, chosen: int | None, path: Pat
 
 
 def _is_active(state: str) -> bool:
-    from jobs.launchers.base import ACTIVE
+    from jobs.schedulers.base import ACTIVE
 
     return state in ACTIVE
 

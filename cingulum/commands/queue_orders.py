@@ -10,11 +10,11 @@ import typer
 
 if TYPE_CHECKING:
     from jobs.job import Job
-    from jobs.store import Store
+    from jobs.store.store import Store
 
 
 class Order(Protocol):
-    """A function of `jobs.requests.queueing`."""
+    """A function of `jobs.requests.actions`."""
 
     def __call__(self, store: Store, job: Job, task: int | None, *, who: str) -> Job:
         """Do it, and return the job as it is then."""
@@ -33,21 +33,21 @@ def give(identities: Sequence[str], order: Order, done: str, *, as_json: bool) -
         JobError: one of them does not wait in a queue; no order was given.
         LauncherError: a launcher refused; the cure names those that had obeyed before.
     """
-    from jobs import submitter
-    from jobs.requests import cancelling, describing, known, queueing
+    from jobs.requests import actions, describing, known
+    from jobs.store import submitter
     from trainer.errors import CingulumError
     from trainer.telling import tell
 
     store = known.opened(tell)
     chosen = [known.current(store, identity, warn=tell) for identity in identities]
     for job, task in chosen:
-        queueing.check(job, task)
+        actions.check(job, task)
     obeyed: list[Job] = []
     for job, task in chosen:
         try:
             obeyed.append(order(store, job, task, who=f"{submitter.user()} (command line)"))
         except CingulumError as error:
-            names = " ".join(cancelling.name(*before) for before in chosen[: len(obeyed)])
+            names = " ".join(actions.name(*before) for before in chosen[: len(obeyed)])
             error.cure = " ".join(filter(None, [error.cure, names and f"Before it: {names} {done}."])) or None
             raise
     if as_json:
@@ -57,12 +57,12 @@ def give(identities: Sequence[str], order: Order, done: str, *, as_json: bool) -
         state = job if task is None else job.tasks[task]
         why = f": {state.reason}" if state.reason else ""
         share = _share(job) if task is None and job.spec.is_array else ""
-        typer.echo(f"{cancelling.name(job, task)} {done} ({state.state}{why}){share}")
+        typer.echo(f"{actions.name(job, task)} {done} ({state.state}{why}){share}")
 
 
 def _share(job: Job) -> str:
     """Return for how many tasks of an array an order counts, and what the others do."""
-    from jobs.launchers.base import ENDED, WAITING
+    from jobs.schedulers.base import ENDED, WAITING
 
     waiting = sum(task.state in WAITING for task in job.tasks)
     ended = sum(task.state in ENDED for task in job.tasks)

@@ -22,16 +22,16 @@ def requeue(
     Example:
       cingulum requeue 4711
     """
-    from jobs import submitter
-    from jobs.launchers.base import ENDED
-    from jobs.requests import describing, known, requeueing
+    from jobs.requests import actions, describing, known
+    from jobs.schedulers.base import ENDED
+    from jobs.store import submitter
     from trainer.telling import tell
 
     store = known.opened(tell)
     before, task = known.current(store, identity, warn=tell)
-    job = requeueing.requeue(store, before, task, who=f"{submitter.user()} (command line)", warn=tell)
+    job = actions.requeue(store, before, task, who=f"{submitter.user()} (command line)", warn=tell)
     if as_json:
         typer.echo(json.dumps(describing.job(job), indent=1))
         return
-    saves = any(state.state not in ENDED for state in requeueing.chosen(before, task))
+    saves = any(state.state not in ENDED for state in actions.chosen(before, task))
     typer.echo(f"{identity} {'saves, and starts again' if saves else 'starts again'} ({job.state})")

@@ -11,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from cingulum.service.tokens import TokenFile
-    from jobs.store import Store
+    from jobs.store.store import Store
 
 
 class May(str, Enum):
@@ -206,7 +206,7 @@ def _install(socket: Path, store: str | None, runs: list[Path] | None, host: str
 def _store(where: str | None) -> Store:
     """Return the store; one that is named must exist, lest a typo makes an empty one."""
     from jobs.requests import known
-    from jobs.store import Store
+    from jobs.store.store import Store
     from trainer.errors import JobError
     from trainer.telling import tell
 

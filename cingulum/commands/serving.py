@@ -21,8 +21,8 @@ from cingulum.service.patience import Patient
 from cingulum.service.runs_now import RunsNow
 from cingulum.service.tokens import TokenFile
 from cingulum.service.webhook import Webhook
-from jobs import submitter
-from jobs.store import Store
+from jobs.store import submitter
+from jobs.store.store import Store
 from trainer.errors import typed
 
 

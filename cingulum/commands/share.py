@@ -29,8 +29,8 @@ def share(
       cingulum share 4711 neuro
       cingulum share 4711 neuro --stop
     """
-    from jobs import sharing, submitter
     from jobs.requests import known
+    from jobs.store import sharing, submitter
     from trainer.errors import InputError
     from trainer.telling import tell
 

@@ -13,7 +13,7 @@ from cingulum.commands.options import JobId
 
 if TYPE_CHECKING:
     from jobs.job import Change, Job
-    from jobs.store import Store
+    from jobs.store.store import Store
 
 TAIL_LINES, TAIL_BYTES = 10, 1 << 16
 

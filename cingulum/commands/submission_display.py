@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cingulum.commands.predicted_time import Predicted
     from jobs.job import Job
-    from jobs.requests.previewing import Preview
+    from jobs.requests.submitting import Preview
 
 
 def readable(preview: Preview, needed: Predicted | None) -> str:
     """Return a preview as text: jobs with their files and command lines, then the time needed."""
     from cingulum.commands.job_display import plain
-    from jobs import supervised
+    from jobs.schedulers.base import SUPERVISOR
 
     lines = [f"CONFIG as it is now, with its changes, would be kept as {plain(preview.kept)}"]
     for number, job in enumerate(preview.jobs, 1):
@@ -26,7 +26,7 @@ def readable(preview: Preview, needed: Predicted | None) -> str:
         ]
         for name, text in job.launch.files.items():
             # What looks after a job is the same for all of them.
-            ours = name.startswith(f"{supervised.FOLDER}/")
+            ours = name.startswith(f"{SUPERVISOR}/")
             lines += [] if ours else ["", f"{job.folder}/{name}:", *_indented(text)]
         variables = [f"{key}={value}" for key, value in job.launch.environment.items()]
         lines += ["", shlex.join(["env", *variables, *job.command] if variables else job.command)]

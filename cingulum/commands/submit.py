@@ -130,8 +130,8 @@ def submit(
     import json
 
     from cingulum.commands import predicted_time, submission_check, submission_display
-    from jobs import submitter
     from jobs.requests import checks, describing, known, submitting
+    from jobs.store import submitter
     from trainer.errors import InputError
     from trainer.telling import tell
 

@@ -248,10 +248,10 @@ def down(
     Example:
       cingulum testbed down
     """
-    from jobs.testbed import layout, teardown
+    from jobs.testbed import layout, making
 
     for known in layout.names() if everything else [_chosen(name)]:
-        if known is None or not teardown.take_down(known):
+        if known is None or not making.take_down(known):
             typer.echo("there is no testbed to take down")
         else:
             typer.echo(f"{known}: taken down")

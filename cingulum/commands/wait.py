@@ -73,7 +73,7 @@ def wait(
 
 def _ended(job: Job, task: int | None) -> int | None:
     """Return the exit code, once it has ended."""
-    from jobs.launchers.base import ACTIVE
+    from jobs.schedulers.base import ACTIVE
 
     states = [state for state in job.tasks if task in (None, state.task)]
     if any(state.state in ACTIVE for state in states):

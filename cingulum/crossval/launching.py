@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from jobs.launchers import mpirun
+from jobs.local import mpirun
 from trainer.crossval.folds import CrossValidation, Fold, hold
 from trainer.errors import FoldError, RunError, Stopped
 from trainer.ranks.stopping import StopRequest

@@ -22,10 +22,11 @@ from cingulum.service.asking import (
 )
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.schema import Detail, Failure
-from jobs import sharing, supervised
-from jobs.requests import again, known, once, queueing, requeueing, submitting, texts
+from jobs.requests import actions, again, known, once, submitting
 from jobs.requests.submitting import Checks, Prepared
+from jobs.schedulers.base import SUPERVISOR
 from jobs.spec import JobSpec
+from jobs.store import sharing
 from trainer.config import RunConfig
 from trainer.errors import CingulumError
 
@@ -62,7 +63,7 @@ def routes(now: JobsNow, looks: Looks) -> APIRouter:
     @router.post("", status_code=201)
     def submit(request: Request, asked: Submission, key: Key = None) -> Submitted:
         """Submit a run, an array of runs or a chain of jobs, as `cingulum submit` does."""
-        with texts.as_file(asked.config) as config:
+        with again.as_file(asked.config) as config:
             made = once.submit(
                 lambda: prepared(asked, config),
                 now.store,
@@ -82,7 +83,7 @@ def routes(now: JobsNow, looks: Looks) -> APIRouter:
         """Return what submitting would do, or why it cannot be done; nothing is changed."""
         said = Checked(folder=str(Path.cwd()))
         try:
-            with texts.as_file(asked.config) as config:
+            with again.as_file(asked.config) as config:
                 found = prepared(asked, config)
                 said.config, said.values = found.run.text, form.values(found.run.config)
                 said.jobs = _planned(submitting.preview(found).as_json())
@@ -97,7 +98,7 @@ def routes(now: JobsNow, looks: Looks) -> APIRouter:
     @router.post("/plan")
     def plan(asked: Submission) -> Outlook:
         """Return what dividing the network over the ranks would cost, memory included: takes seconds."""
-        with texts.as_file(asked.config) as config:
+        with again.as_file(asked.config) as config:
             resources = prepared(asked, config).chain[-1 if asked.source else 0].resources
             ranks = resources.nodes * resources.ranks_per_node
             return Outlook(text=outlooks.of(config, asked.overrides, ranks))
@@ -120,27 +121,25 @@ def routes(now: JobsNow, looks: Looks) -> APIRouter:
     def requeue(request: Request, identity: Identity) -> Detail:
         """Start a job, or one task of it, again: what runs saves first."""
         job, task = _chosen(now, identity)
-        return now.detail(
-            requeueing.requeue(now.store, job, task, who=request.state.caller.who, warn=_silent)
-        )
+        return now.detail(actions.requeue(now.store, job, task, who=request.state.caller.who, warn=_silent))
 
     @router.post("/{identity}/hold")
     def hold(request: Request, identity: Identity) -> Detail:
         """Keep a job, or one task of it, waiting in the queue."""
         job, task = _chosen(now, identity)
-        return now.detail(queueing.hold(now.store, job, task, who=request.state.caller.who))
+        return now.detail(actions.hold(now.store, job, task, who=request.state.caller.who))
 
     @router.post("/{identity}/release")
     def release(request: Request, identity: Identity) -> Detail:
         """Let a job that was held start."""
         job, task = _chosen(now, identity)
-        return now.detail(queueing.release(now.store, job, task, who=request.state.caller.who))
+        return now.detail(actions.release(now.store, job, task, who=request.state.caller.who))
 
     @router.post("/{identity}/nice")
     def nice(request: Request, identity: Identity, given: Nice) -> Detail:
         """Lower the priority of a job that waits, so that others go first; 0: as it was."""
         job, task = _chosen(now, identity)
-        return now.detail(queueing.nice(now.store, job, task, given.by, who=request.state.caller.who))
+        return now.detail(actions.nice(now.store, job, task, given.by, who=request.state.caller.who))
 
     @router.post("/{identity}/share")
     def share(request: Request, identity: Identity, given: Sharing) -> Detail:
@@ -167,9 +166,7 @@ def _planned(preview: dict[str, Any]) -> list[PlannedJob]:
             **{
                 **job,
                 "files": {
-                    name: text
-                    for name, text in job["files"].items()
-                    if not name.startswith(f"{supervised.FOLDER}/")
+                    name: text for name, text in job["files"].items() if not name.startswith(f"{SUPERVISOR}/")
                 },
                 "environment": sorted(job["environment"]),
             }

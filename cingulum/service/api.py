@@ -28,11 +28,11 @@ from cingulum.service.schema import (
     Session,
     SignIn,
 )
-from jobs import submitter
 from jobs.job import Job
-from jobs.launchers.base import ACTIVE, ENDED
-from jobs.listing import SORTS, Listing
-from jobs.requests import cancelling, known
+from jobs.requests import actions, known
+from jobs.schedulers.base import ACTIVE, ENDED
+from jobs.store import submitter
+from jobs.store.listing import SORTS, Listing
 
 Identity = Annotated[str, Path(max_length=64, description="Such as 4711, mpirun-7, or a task: 4711_3.")]
 TaskNumber = Annotated[int | None, Query(ge=0, description="Of an array; default: the id's own, or 0.")]
@@ -155,7 +155,7 @@ def job_routes(now: JobsNow) -> APIRouter:
         """End a job, or one task of it. What has ended stays as it is."""
         known.refuse_others(now.find(identity)[0])
         chosen = known.current(now.store, identity, warn=lambda _: None)
-        (job,) = cancelling.cancel(now.store, [chosen], who=request.state.caller.who)
+        (job,) = actions.cancel(now.store, [chosen], who=request.state.caller.who)
         return now.detail(job)
 
     return router

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from cingulum.service.schema import Failure, Row
-from jobs.requests.queueing import MOST_NICE
+from jobs.requests.actions import MOST_NICE
 from jobs.requests.submitting import Request
 
 Text = Annotated[str, Field(max_length=1000)]

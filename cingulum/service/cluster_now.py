@@ -14,11 +14,11 @@ from cingulum.service.cluster_schema import (
     ShareTold,
     Totals,
 )
-from jobs.cluster.picture import Host, Picture, Queued
 from jobs.job import Job
-from jobs.launchers.base import ACTIVE
 from jobs.requests import describing
-from jobs.store import Store
+from jobs.schedulers.base import ACTIVE
+from jobs.schedulers.cluster_view import Host, Picture, Queued
+from jobs.store.store import Store
 from trainer.errors import CingulumError
 
 # Seconds between two questions while somebody looks, and for which a look counts.

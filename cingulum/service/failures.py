@@ -11,9 +11,9 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from cingulum.service.outlooks import BusyError
-from jobs.keys import KeyUsedError, TakenError
+from jobs.requests.actions import NoQueueError
 from jobs.requests.known import NotYoursError
-from jobs.requests.queueing import NoQueueError
+from jobs.store.keys import KeyUsedError, TakenError
 from trainer.errors import CingulumError, InputError, LauncherError, StoreError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from cingulum.service.pages import page
-from jobs.launchers import registry
+from jobs.schedulers import registry
 
 
 def routes() -> APIRouter:

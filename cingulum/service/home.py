@@ -19,11 +19,11 @@ from cingulum.service.recent import Recent
 from cingulum.service.run_facts import folder_of
 from cingulum.service.runs_now import Found, RunsNow
 from cingulum.service.schema import Best, Measured, Progress
-from jobs import sharing
 from jobs.job import Job
-from jobs.launchers.base import ACTIVE
-from jobs.listing import Listing
 from jobs.requests import describing
+from jobs.schedulers.base import ACTIVE
+from jobs.store import sharing
+from jobs.store.listing import Listing
 from trainer.errors import CingulumError
 from trainer.run_folder import crossval_folder
 

@@ -15,13 +15,13 @@ from cingulum.service.failures import NotHere
 from cingulum.service.recent import Recent
 from cingulum.service.run_facts import RunFacts, folder_of
 from cingulum.service.schema import Detail, Page, Row, Run
-from jobs import sharing, submitter
 from jobs.job import Job, split_label
-from jobs.launchers.base import ACTIVE
-from jobs.listing import Listing
 from jobs.requests import describing, known
-from jobs.sharing import Viewer
-from jobs.store import Store
+from jobs.schedulers.base import ACTIVE
+from jobs.store import sharing, submitter
+from jobs.store.listing import Listing
+from jobs.store.sharing import Viewer
+from jobs.store.store import Store
 from trainer.errors import CingulumError, JobError
 from trainer.run_folder.record import RunFolder
 

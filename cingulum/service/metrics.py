@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 
 from cingulum.service.jobs_now import JobsNow
-from jobs.launchers.base import ACTIVE, ENDED
+from jobs.schedulers.base import ACTIVE, ENDED
 
 _KIND = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -16,8 +16,8 @@ from cingulum.service.failures import NotHere
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.run_facts import is_inside
 from cingulum.service.runs_now import STATES, RunsNow
-from jobs import sharing
-from jobs.launchers.base import ACTIVE, ENDED
+from jobs.schedulers.base import ACTIVE, ENDED
+from jobs.store import sharing
 from trainer.report import script
 from trainer.run_folder.record import RunFolder
 

@@ -17,8 +17,8 @@ from cingulum.service.failures import NotHere
 from cingulum.service.recent import Recent
 from cingulum.service.run_facts import RunFacts, is_inside, text_of
 from cingulum.service.schema import RunDetail, RunPage, RunRow
-from jobs.listing import Listing
 from jobs.requests import describing
+from jobs.store.listing import Listing
 from trainer.errors import CingulumError
 from trainer.leases import claims
 from trainer.run_folder import crossval_folder

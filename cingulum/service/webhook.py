@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from cingulum.service import outgoing
-from jobs import submitter
 from jobs.requests import describing
-from jobs.store import Store
+from jobs.store import submitter
+from jobs.store.store import Store
 from trainer import atomic
 
 LOOK_S = 2.0

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from jobs.job import Job
 from jobs.sites import HERE
 from trainer.config import yaml_reader
-from trainer.errors import JobError
+from trainer.errors import CingulumError, JobError
 
 # Where `checks.load` keeps configurations.
 _KEPT = re.compile(r".*\.submitted-[0-9]+/[^/]+\.yaml")
@@ -52,3 +55,21 @@ def asked(job: Job) -> dict[str, Any]:
         options["seeds"] = int(words[words.index("--seeds") + 1])
         options["at_once"] = spec.at_once
     return options
+
+
+NAME = "configuration"
+
+
+@contextmanager
+def as_file(text: str) -> Iterator[Path]:
+    """Open a private file with this text, for as long as it is needed; errors name it `configuration`."""
+    with TemporaryDirectory(prefix="cingulum-") as folder:
+        path = Path(folder) / NAME
+        path.write_text(text, encoding="utf-8")
+        try:
+            yield path
+        except CingulumError as error:
+            error.message = error.message.replace(str(path), NAME)
+            error.cure = error.cure and error.cure.replace(str(path), NAME)
+            error.path = None if error.path == path else error.path
+            raise

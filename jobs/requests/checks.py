@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jobs.requests import known
 from jobs.spec import JobSpec, Resources
-from jobs.store import Store
+from jobs.store.store import Store
 from trainer import config as configuration
 from trainer.atomic import write_private
 from trainer.config import RunConfig

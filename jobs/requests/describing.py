@@ -10,7 +10,7 @@ from typing import Any
 
 from jobs.job import Job
 from jobs.requests import known
-from jobs.store import Store
+from jobs.store.store import Store
 from trainer.errors import JobError
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from jobs import rebuilding, reconciling, recovery, sharing, submitter
 from jobs.home import home
 from jobs.job import Job, split_label
-from jobs.launchers import registry
-from jobs.launchers.base import Launcher
-from jobs.store import Store
+from jobs.schedulers import registry
+from jobs.schedulers.base import Launcher
+from jobs.store import repair, sharing, submitter, sync
+from jobs.store.store import Store
 from trainer.errors import JobError
 
 
@@ -24,7 +24,7 @@ Warn = Callable[[str], None]
 def opened(warn: Warn) -> Store:
     """Return the user's store; one that was removed is rebuilt from the jobs' folders."""
     store = Store()
-    if rebuilding.is_lost(store):
+    if repair.is_lost(store):
         warn(f"warning: {store} knew no job, though there are folders of jobs")
         return rebuilt(warn)
     return store
@@ -32,7 +32,7 @@ def opened(warn: Warn) -> Store:
 
 def rebuilt(warn: Warn) -> Store:
     """Rebuild the user's store from the jobs' folders, report what was done, and return it."""
-    found = rebuilding.rebuild()
+    found = repair.rebuild()
     if found.aside is not None:
         warn(f"the damaged store is kept as {found.aside}")
     warn(f"{len(found.taken_in)} jobs taken into {found.store} from {home() / 'jobs'}")
@@ -55,15 +55,15 @@ def refresh(
         warn: gets a line for each launcher that does not answer.
         warned: what the same caller has said before, and does not say again; brought up to date.
     """
-    chosen = reconciling.of_interest(store) if jobs is None else jobs
+    chosen = sync.of_interest(store) if jobs is None else jobs
     launchers = {name: registry.named(name) for name in sorted({job.launcher for job in chosen})}
-    found = reconciling.refresh(store, launchers, jobs)
+    found = sync.refresh(store, launchers, jobs)
     said = {
         f"{name} did not answer; what follows may be out of date: {e.message}"
         for name, e in found.silent.items()
     }
     for job in chosen:
-        if job.active and not recovery.is_at(job, launchers[job.launcher]):
+        if job.active and not sync.is_at(job, launchers[job.launcher]):
             said.add(
                 f"jobs of {job.launcher} on {job.place} can be asked for only there; these may be out of date"
             )
@@ -138,9 +138,9 @@ def launcher_here(job: Job) -> Launcher:
         JobError: it is on another cluster, where its id is that of another job or of none.
     """
     launcher = launcher_of(job)
-    if not recovery.is_at(job, launcher):
+    if not sync.is_at(job, launcher):
         raise JobError(
-            f"Job {job.label} is on {job.place}; this is {recovery.place_of(launcher)}.",
+            f"Job {job.label} is on {job.place}; this is {sync.place_of(launcher)}.",
             cure=f"Do it on a host of {job.place}, or with SLURM_CLUSTERS={job.place}.",
         )
     return launcher

@@ -1,7 +1,7 @@
 """Submit what is asked for once, however often it is asked for, and whoever is killed meanwhile.
 
 1. The key that the caller drew, a digest of all that is asked for, and a token for each job are in the store.
-2. Each job is submitted under its token (`jobs.submission`); the store takes no second job of a token.
+2. Each job is submitted under its token (`submission.py`); the store takes no second job of a token.
 
 Who asks again by the same key gets the jobs of these tokens. A token that no job has was never given to a
 launcher, so what is missing is submitted then.
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from jobs.home import new_token
 from jobs.job import Job
 from jobs.requests import known, submitting
-from jobs.store import Store
+from jobs.store.store import Store
 
 
 def submit(

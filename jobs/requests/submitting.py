@@ -1,4 +1,4 @@
-"""Submit a run, an array of runs or a chain of jobs: from what is asked for to jobs that wait."""
+"""Submit a run, an array of runs or a chain of jobs, and preview what would be submitted."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from jobs import chains, kinds, quantities, sharing, sites, submission
+from jobs import chains, home, quantities, sites
 from jobs.job import Job, split_label
-from jobs.launchers import registry
-from jobs.launchers.base import Launcher
-from jobs.requests import checks, previewing
+from jobs.requests import checks, submission
 from jobs.requests.known import Warn
+from jobs.schedulers import registry
+from jobs.schedulers.base import Launch, Launcher
+from jobs.schedulers.slurm.launcher import with_dependency
 from jobs.sites import Site
 from jobs.spec import JobSpec
-from jobs.store import Store
+from jobs.store import sharing
+from jobs.store.store import Store
 from trainer.config import RunConfig
 from trainer.errors import CingulumError, JobError
 
@@ -135,7 +137,7 @@ def prepare(request: Request, looks: Checks) -> Prepared:
     kind = chains.kind_of(request.kind, folds=request.folds)
     profile = sites.load(request.site)
     shared = _shared(request, profile)
-    asked = kinds.Asked(
+    asked = chains.Asked(
         nodes=request.nodes,
         least_nodes=(request.least_nodes or 1) if request.shrink else None,
         ranks_per_node=request.ranks_per_node,
@@ -144,7 +146,7 @@ def prepare(request: Request, looks: Checks) -> Prepared:
         memory_mib=None if request.memory is None else quantities.mebibytes(request.memory),
         minutes=None if request.time is None else quantities.minutes(request.time),
     )
-    resources = kinds.main(asked, profile, kind)
+    resources = chains.main(asked, profile, kind)
     follows = chains.following(request.then)
     has_data = request.source is None and not request.after
     run = checks.load(
@@ -196,7 +198,7 @@ def prepare(request: Request, looks: Checks) -> Prepared:
             then=follows,
             source=request.source,
             import_options=_words(request.import_options),
-            sides={one: kinds.side(asked, profile, one) for one in profile.kinds},
+            sides={one: chains.side(asked, profile, one) for one in profile.kinds},
         )
     )
     return Prepared(run, chain, profile, request.launcher, tuple(request.after), shared)
@@ -214,11 +216,11 @@ def started_by(prepared: Prepared) -> Launcher:
     return launcher
 
 
-def preview(prepared: Prepared) -> previewing.Preview:
+def preview(prepared: Prepared) -> Preview:
     """Return what `submit` would do; change nothing."""
     launcher = started_by(prepared)
-    plans = previewing.plans(launcher, prepared.chain, prepared.site, prepared.after)
-    return previewing.Preview(str(prepared.run.kept), prepared.run.text, plans)
+    planned = plans(launcher, prepared.chain, prepared.site, prepared.after)
+    return Preview(str(prepared.run.kept), prepared.run.text, planned)
 
 
 def ask_queue(prepared: Prepared) -> list[str]:
@@ -309,3 +311,60 @@ def _words(text: str | None) -> tuple[str, ...]:
         return tuple(shlex.split(text or ""))
     except ValueError as error:
         raise JobError(f"--import-options {text!r}: {error}.", cure="Quote them as in a shell.") from None
+
+
+# In place of the token, which is drawn anew for each submission.
+NO_TOKEN = "0" * 16
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One job that would be submitted, with the jobs that it would wait for."""
+
+    spec: JobSpec
+    folder: str
+    launch: Launch
+    command: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Preview:
+    """All that would be done: the configuration that would be kept (its text as JSON), and the jobs."""
+
+    kept: str
+    text: str
+    jobs: Sequence[Planned]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the preview with the text of every file."""
+        return {
+            "config": {"path": self.kept, "text": self.text},
+            "jobs": [
+                {
+                    "name": job.spec.name,
+                    "kind": job.spec.kind,
+                    "after": list(job.after),
+                    "tasks": [list(task) for task in job.spec.tasks],
+                    "folder": job.spec.folder,
+                    "job_folder": job.folder,
+                    "resources": dataclasses.asdict(job.spec.resources),
+                    "files": dict(job.launch.files),
+                    "command": list(job.command),
+                    "environment": dict(job.launch.environment),
+                }
+                for job in self.jobs
+            ],
+        }
+
+
+def plans(launcher: Launcher, chain: Sequence[JobSpec], site: Site, after: Sequence[str]) -> list[Planned]:
+    """Return what submitting these jobs in order would do; change nothing."""
+    folder = home.planned_path(NO_TOKEN)
+    made: list[Planned] = []
+    for spec in chain:
+        waits_for = (f"<id of {made[-1].spec.name}>",) if made else tuple(after)
+        launch = launcher.plan(spec, site, folder, NO_TOKEN)
+        command = with_dependency(launch.command, waits_for) if launcher.name == "slurm" else launch.command
+        made.append(Planned(spec, str(folder), launch, tuple(command), waits_for))
+    return made

@@ -8,9 +8,8 @@ import signal
 import time
 from typing import Any, List, Optional
 
-from jobs import blame
-from jobs.blame import Blame
-from jobs.supervisor import decisions, processes
+from jobs.supervisor import blame, decisions, launching
+from jobs.supervisor.blame import Blame
 from jobs.supervisor.decisions import Facts, Start
 from jobs.supervisor.progress import Progress
 from jobs.supervisor.record import Record, left_by_ranks, say
@@ -160,7 +159,7 @@ class Ending:
                 say(why + "; to be started again")
                 self._shrinking.do_without(lost)
                 return
-            if left and processes.next_signal(PAUSE_S, among=(signal.SIGTERM,)):
+            if left and launching.next_signal(PAUSE_S, among=(signal.SIGTERM,)):
                 self._told_to_end()
         say(
             "%s; Slurm does not start it again. Do it by hand: scontrol requeue %s" % (why, self._slurm.label)
@@ -222,7 +221,7 @@ class Ending:
     def _answer(self, question: Question) -> Any:
         """Return the answer; what Slurm does to this start meanwhile is recorded at once."""
         while not question.is_over:
-            if processes.next_signal(_LOOK_S, among=(signal.SIGTERM, signal.SIGCHLD)) == "TERM":
+            if launching.next_signal(_LOOK_S, among=(signal.SIGTERM, signal.SIGCHLD)) == "TERM":
                 self._told_to_end()
         return question.answer()
 
@@ -235,7 +234,7 @@ class Ending:
             facts = self._answer(self._slurm.ask_facts())  # type: Optional[Facts]
             if facts is not None or time.monotonic() > until:
                 return facts
-            if left and processes.next_signal(PAUSE_S, among=(signal.SIGTERM,)):
+            if left and launching.next_signal(PAUSE_S, among=(signal.SIGTERM,)):
                 self._told_to_end()
         return None
 

@@ -1,16 +1,16 @@
-"""Build the command that starts the ranks of a job, by mpirun or srun; refuse one that would start none, or
-each rank in a world of its own.
+"""Build the command that starts the ranks of a job, by mpirun or srun, and handle the processes of a start.
+
+A command that would start no ranks, or each rank in a world of its own, is refused.
 """
 
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 from pathlib import Path
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
-
-from jobs.supervisor import processes
 
 # A host that no longer answers is missed after 40 s, not after 8 minutes.
 KEEPALIVE = {"oob_tcp_keepalive_time": "10", "oob_tcp_keepalive_intvl": "10", "oob_tcp_keepalive_probes": "3"}
@@ -111,7 +111,7 @@ def _mpirun(launcher: Launcher, ranks: str, command: Sequence[str], environment:
     # Slurm sends SIGTERM to every process when it takes the hosts away. The ranks save; mpirun and its
     # daemons would kill them within a second, so they do not get it (coreutils 8.31 or newer).
     without_term = ["env"]
-    if processes.ends_well(["env", _NO_TERM, "true"]):
+    if ends_well(["env", _NO_TERM, "true"]):
         without_term.append(_NO_TERM)
     # Open MPI 5 has other names for what Open MPI 4 is told here, and passes over those.
     environment["PRTE_MCA_prte_launch_agent"] = " ".join([*without_term, "prted"])
@@ -120,9 +120,9 @@ def _mpirun(launcher: Launcher, ranks: str, command: Sequence[str], environment:
         environment["PRTE_MCA_state_base_recoverable"] = "1"
         program += ["--mca", "orte_enable_recovery", "1"]
         python = _beside(command, "python")
-        if python and processes.ends_well([python, "-c", "import jobs.surviving"]):
+        if python and ends_well([python, "-c", "import jobs.local.surviving"]):
             # Which gives mpirun the same, and ends it when the run says so.
-            program = [python, "-m", "jobs.surviving", mpirun]
+            program = [python, "-m", "jobs.local.surviving", mpirun]
     line = [*without_term, *program, "-np", ranks]
     line += ["--mca", "orte_launch_agent", " ".join([*without_term, "orted"])]
     for name, value in KEEPALIVE.items():
@@ -175,8 +175,85 @@ def _told(line: Sequence[str]) -> str:
             stderr=subprocess.STDOUT,
             timeout=_ASK_S,
             check=False,
-            preexec_fn=processes.free_signals,
+            preexec_fn=free_signals,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.decode(errors="replace")
+
+
+Process = subprocess.Popen  # of bytes
+_HELD = (signal.SIGUSR2, signal.SIGTERM, signal.SIGCHLD)
+# A program on a file server that does not answer would be waited for without end.
+_SHORT_S = 60.0
+
+
+def hold_signals() -> None:
+    """Hold USR2, TERM and the end of a child for `next_signal`: none is lost at any moment."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+    for number in _HELD:
+        signal.signal(number, signal.SIG_DFL)  # bash hands on what it ignores, and ranks would inherit that
+
+
+def next_signal(limit_s: Optional[float] = None, *, among: Sequence[int] = _HELD) -> str:
+    """Wait for one of these signals: `USR2`, `TERM`, `CHLD`; return "" where none came in
+    `limit_s` seconds.
+    """
+    if limit_s is None:
+        return signal.Signals(signal.sigwait(among)).name[3:]
+    found = signal.sigtimedwait(among, limit_s)
+    return "" if found is None else signal.Signals(found.si_signo).name[3:]
+
+
+def start(line: Sequence[str], environment: Dict[str, str]) -> "subprocess.Popen[bytes]":
+    """Start ranks, which get all signals, and write where we do.
+
+    Raises:
+        OSError: there is no such program, or it may not be run.
+    """
+    return subprocess.Popen(line, env=environment, stdin=subprocess.DEVNULL, preexec_fn=free_signals)
+
+
+def start_aside(line: Sequence[str], environment: Dict[str, str]) -> "Optional[subprocess.Popen[bytes]]":
+    """Start a detached process without output; return None where it cannot be started."""
+    nowhere = subprocess.DEVNULL
+    try:
+        return subprocess.Popen(
+            line, env=environment, stdin=nowhere, stdout=nowhere, stderr=nowhere, preexec_fn=free_signals
+        )
+    except OSError:
+        return None
+
+
+def ends_well(line: Sequence[str]) -> bool:
+    """Return whether a short command without output ends with 0, and in time."""
+    nowhere = subprocess.DEVNULL
+    try:
+        done = subprocess.run(
+            line,
+            stdin=nowhere,
+            stdout=nowhere,
+            stderr=nowhere,
+            timeout=_SHORT_S,
+            check=False,
+            preexec_fn=free_signals,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def tell_to_save(process: "Optional[subprocess.Popen[bytes]]") -> None:
+    """Forward USR2, if it still runs."""
+    if process is not None and process.poll() is None:
+        os.kill(process.pid, signal.SIGUSR2)
+
+
+def exit_code(status: int) -> int:
+    """Return the exit code as a shell reports it: 128 + n for a process that signal n has ended."""
+    return 128 - status if status < 0 else status
+
+
+def free_signals() -> None:
+    """Unblock all signals in a new process, before its program."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -10,8 +10,7 @@ import socket
 from pathlib import Path
 from typing import Optional, Sequence
 
-from jobs import blame
-from jobs.supervisor import decisions, launching, processes
+from jobs.supervisor import blame, decisions, launching
 from jobs.supervisor.decisions import Start
 from jobs.supervisor.ending import Ending
 from jobs.supervisor.launching import Launch, Launcher
@@ -72,7 +71,7 @@ class Supervisor:
         environment = dict(launch.environment, CINGULUM_FAILURES=str(self._record.of_ranks))
         self._shrinking.start_witness()
         try:
-            process = processes.start(launch.line, environment)
+            process = launching.start(launch.line, environment)
         except OSError as error:
             say("%s: %s" % (launch.line[0], error.strerror))
             self._ending.end(decisions.UNUSABLE, "")
@@ -116,7 +115,7 @@ class Supervisor:
             self._progress.begin()
         return None
 
-    def _wait(self, process: processes.Process) -> int:
+    def _wait(self, process: launching.Process) -> int:
         """Forward signals until the ranks have ended; return their exit code."""
         while True:
             status = process.poll()
@@ -126,24 +125,24 @@ class Supervisor:
                     self._terminated(process)
                 elif signal.SIGUSR2 in signal.sigpending():
                     self._ending.asked = "USR2"
-                return processes.exit_code(status)
-            found = processes.next_signal(self._ending.look_s)
+                return launching.exit_code(status)
+            found = launching.next_signal(self._ending.look_s)
             self._ending.look()
             if found == "USR2":
                 # The end of the time limit is near, or a job of higher priority needs the hosts.
                 self._ending.asked = "USR2"
                 say("asked to save (USR2)")
-                processes.tell_to_save(process)
+                launching.tell_to_save(process)
             elif found == "TERM":
                 self._terminated(process)
 
-    def _terminated(self, process: processes.Process) -> None:
+    def _terminated(self, process: launching.Process) -> None:
         """Handle Slurm's end of this start: scancel, requeue, preemption, the time limit, or a lost host.
 
         What is left is to save, within KillWait. Slurm starts the job again itself where that is due, but not
         after its time limit: then it is asked to.
         """
-        processes.tell_to_save(process)
+        launching.tell_to_save(process)
         self._ending.terminated()
         say("Slurm ends this start (TERM)")
 
@@ -175,7 +174,7 @@ def main(argv: Sequence[str]) -> int:
     options, command = list(argv[:cut]), list(argv[cut + 1 :])
     given = parser.parse_args(options)
 
-    processes.hold_signals()
+    launching.hold_signals()
     restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
     here = given.witness or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     start = Start(restarts, here)

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import List, Optional, Sequence
 
-from jobs.supervisor import processes
+from jobs.supervisor import launching
 from jobs.supervisor.decisions import Start
 from jobs.supervisor.record import say
 from jobs.supervisor.slurm_calls import Slurm
@@ -93,14 +93,14 @@ class Shrinking:
         step += ["--cpus-per-task=1", "--mem=0", "--gres=none", "--mpi=none"]
         environment = {name: value for name, value in os.environ.items() if name not in _OF_OTHERS}
         environment["SLURM_EXPORT_ENV"] = "ALL"  # with --export=NONE it would find no scontrol
-        processes.start_aside(step + ours + self._arguments, environment)
+        launching.start_aside(step + ours + self._arguments, environment)
 
     def witness(self, log: Path) -> int:
         """As the step that `start_witness` starts: wait for TERM; where the script's host is down then, let
         the job do without it. Writes to the job's log."""
         with log.open("ab") as file:
             os.dup2(file.fileno(), 2)
-        while processes.next_signal() != "TERM":
+        while launching.next_signal() != "TERM":
             pass
         down = self._slurm.ask_down_hosts().answer()
         if down and self._start.host in down:

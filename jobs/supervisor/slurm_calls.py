@@ -22,7 +22,7 @@ def facts_of(text: str) -> Optional[Facts]:
     """Parse `scontrol show job -o` of one job; None: the text is of another form.
 
     Fields are taken at their first place: all of them stand before those that hold what users chose, such as
-    paths, but for the job's name, which has no blanks (jobs/rendering.py).
+    paths, but for the job's name, which has no blanks (jobs/schedulers/slurm/script.py).
     """
 
     def field(name: str) -> str:

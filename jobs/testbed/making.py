@@ -1,14 +1,15 @@
-"""Make a testbed, from claiming its name to idle nodes."""
+"""Make a testbed, from claiming its name to idle nodes, and take it down, whatever state it is in."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from jobs.testbed import accounts, delay, layout, links, namespaces, programs, quotas, slurm_daemons
+from jobs.testbed import accounts, layout, links, namespaces, programs, slurm_daemons
 from jobs.testbed.layout import CONTROLLER, Settings
 from trainer.errors import JobError, LauncherError
 
@@ -79,7 +80,7 @@ def make(settings: Settings, folder: Path, *, tied: bool) -> None:
     finally:
         os.umask(mask)
     if settings.cpus_per_host is not None:
-        quotas.limit(folder, settings.name, settings.host_names, settings.cpus_per_host)
+        namespaces.set_quota(folder, settings.name, settings.host_names, settings.cpus_per_host)
     namespaces.start_switch(folder, tied=tied)
     links.make_switch(folder)
     start_hosts(settings, folder, settings.all_names)
@@ -104,7 +105,7 @@ def start_hosts(settings: Settings, folder: Path, hosts: Sequence[str]) -> None:
             if settings.bandwidth is not None:
                 links.shape(folder, host, settings.bandwidth)
             if settings.delay is not None:
-                delay.set_delay(folder, host, settings.delay)
+                links.set_delay(folder, host, settings.delay)
 
 
 def hidden(path: Path) -> bool:
@@ -121,3 +122,33 @@ def _write(settings: Settings, folder: Path) -> None:
     accounts.write(settings, folder)
     if settings.slurm:
         slurm_daemons.write(settings, folder)
+
+
+def take_down(name: str) -> bool:
+    """End all processes of a testbed and remove its cgroups and files; also of one that was half made.
+
+    Its network, mounts and host names live in namespaces, which go with their last process.
+
+    Returns:
+        Whether there was anything to take down.
+
+    Raises:
+        JobError: this cannot be the name of a testbed.
+        LauncherError: something would not end, or this is run in a testbed's host.
+    """
+    place = layout.place(name)
+    namespaces.check_outside()
+    if not os.path.lexists(place):
+        return False
+    folder = place.resolve()
+    namespaces.end_all(folder)
+    namespaces.remove_quotas(name)
+    # Files first, the name last: after a crash in between, the name still leads here.
+    while folder.exists():
+        with contextlib.suppress(FileNotFoundError):  # another `down` is at it, too
+            shutil.rmtree(folder)
+    place.unlink(missing_ok=True)
+    for empty in (layout.BASE, layout.BASE.parent):
+        with contextlib.suppress(OSError):  # others are in use
+            empty.rmdir()
+    return True

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from jobs.asking import ask
+from jobs.programs import ask
 from trainer.errors import LauncherError
 
 # Daemons lie where the PATH of a plain user does not look.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.testbed import delay, layout, links, making, namespaces, programs, quotas, slurm_daemons, teardown
+from jobs.testbed import layout, links, making, namespaces, programs, slurm_daemons
 from jobs.testbed.layout import CONTROLLER, USER, Settings
 from trainer.errors import JobError, LauncherError
 
@@ -70,7 +70,7 @@ class Testbed:
         try:
             making.make(settings, made, tied=tied)
         except BaseException:  # also Ctrl-C
-            teardown.take_down(settings.name)
+            making.take_down(settings.name)
             raise
         return cls(settings, made)
 
@@ -87,7 +87,7 @@ class Testbed:
 
     def down(self) -> None:
         """Take it down and remove everything. Repeating it is harmless."""
-        teardown.take_down(self.settings.name)
+        making.take_down(self.settings.name)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ class Testbed:
         folder = Path(cwd) if cwd is not None else _here_or(home, namespaces.inner(number, "/"), user)
         variables.update(environment or {})
         line += ["env", f"--chdir={folder}", *namespaces.environment(variables), *command]
-        quota = quotas.of_host(self.folder, host)
+        quota = namespaces.quota_of(self.folder, host)
         if quota is None:
             return line
         # A process that enters namespaces stays in the cgroup it came from.
@@ -188,7 +188,7 @@ class Testbed:
 
     def set_delay(self, host: str, added: str | None) -> None:
         """Delay each packet that leaves a host by so much ("0.2ms"); None: not at all."""
-        delay.set_delay(self.folder, self._known(host), added)
+        links.set_delay(self.folder, self._known(host), added)
 
     def link(self, host: str, up: bool) -> None:
         """Cut a host's link, or restore it. The host runs on, and receives and sends nothing."""

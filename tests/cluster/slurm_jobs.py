@@ -12,7 +12,7 @@ from typing import Literal
 
 import supervised_folder
 
-from jobs.rendering import batch_script
+from jobs.schedulers.slurm.script import batch_script
 from jobs.sites import Site
 from jobs.spec import JobSpec, Resources
 from jobs.testbed import Testbed

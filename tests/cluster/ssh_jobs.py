@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.launchers.base import ENDED
-from jobs.ledger import Entry, Ledger
+from jobs.local.attended_files import Entry, Ledger
+from jobs.schedulers.base import ENDED
 from jobs.sites import Site
 from jobs.spec import JobSpec, Resources
 from jobs.testbed import Testbed

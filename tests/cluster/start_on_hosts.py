@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from jobs import home
-from jobs.launchers.mpirun import Mpirun
+from jobs.local.mpirun import Mpirun
 from jobs.sites import Site
 from jobs.spec import JobSpec
 from trainer.errors import CingulumError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tiny_runs
 
-from jobs.launchers import mpirun
+from jobs.local import mpirun
 from trainer.telemetry import evidence
 
 ROOT = Path(__file__).parents[2]

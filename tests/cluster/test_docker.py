@@ -23,10 +23,11 @@ from docker_daemon import CLIENT, ROOT, Daemon
 from slurm_jobs import FAULTY
 from tiny_runs import make_shards, result, rows, steps, write_config
 
-from jobs import home, processes, terms
-from jobs.launchers.base import ENDED, TaskState
-from jobs.launchers.docker import Docker
-from jobs.ledger import Ledger
+from jobs import home
+from jobs.local import attended_files, processes
+from jobs.local.attended_files import Ledger
+from jobs.local.docker import Docker
+from jobs.schedulers.base import ENDED, TaskState
 from jobs.sites import HERE
 from jobs.spec import JobSpec, Resources
 
@@ -118,7 +119,7 @@ class Launched:
 
     @property
     def log(self) -> str:
-        path = terms.log(self.folder, 0, is_array=False)
+        path = attended_files.log(self.folder, 0, is_array=False)
         return path.read_text() if path.exists() else ""
 
     def wait(self, true: Callable[[], object], what: str, seconds: float = 240) -> None:

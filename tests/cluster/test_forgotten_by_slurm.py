@@ -16,8 +16,8 @@ from jobs.testbed import Testbed
 ROOT = Path(__file__).parents[2]
 # A training would do no more than these lines, and take longer.
 SUBMIT = """\
-from jobs.launchers.slurm import Slurm; from jobs.sites import HERE; from jobs.spec import JobSpec
-from jobs.store import Store; from jobs.submission import submit
+from jobs.schedulers.slurm.launcher import Slurm; from jobs.sites import HERE; from jobs.spec import JobSpec
+from jobs.store.store import Store; from jobs.requests.submission import submit
 waits = ("sh", "-c", "until [ -e go ]; do sleep 0.1; done")
 made = submit(Store(), Slurm(), JobSpec("mine", "command", (waits,), {folder!r}, parallel=False), HERE)
 print(made.label)

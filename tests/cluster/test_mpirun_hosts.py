@@ -15,7 +15,7 @@ import pytest
 import tiny_runs
 from ssh_jobs import BOUND_S, START_S, TRAINING_S, Job, are_up, ranks_end, run, start, waiting
 
-from jobs.ledger import Ledger
+from jobs.local.attended_files import Ledger
 from jobs.sites import Site
 from jobs.spec import JobSpec, Resources
 

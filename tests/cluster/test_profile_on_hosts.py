@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from jobs.launchers import mpirun
+from jobs.local import mpirun
 
 PROGRAM = Path(__file__).parents[1] / "parallel" / "programs" / "measured_links.py"
 ON_LINKS = {

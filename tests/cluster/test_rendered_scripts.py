@@ -14,7 +14,7 @@ import yaml
 from shard_sets import make_shard_set
 
 from jobs import sites
-from jobs.rendering import batch_script
+from jobs.schedulers.slurm.script import batch_script
 from jobs.sites import Site
 from jobs.spec import JobSpec, Resources
 from jobs.testbed import Testbed

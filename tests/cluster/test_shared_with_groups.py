@@ -25,7 +25,7 @@ from test_store_postgresql import database, empty  # noqa: F401  (a fixture)
 from cingulum.service.app import create_app
 from cingulum.service.callers import AtSocket
 from cingulum.service.jobs_now import JobsNow
-from jobs.store import Store
+from jobs.store.store import Store
 
 ROOT = Path(__file__).parents[2]
 USERS = "root:x:0:0::/root:/bin/sh\nada:x:7001:7001::{0}/ada:/bin/sh\nben:x:7002:7002::{0}/ben:/bin/sh\n"
@@ -37,8 +37,8 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {helpers!r})
 from jobs_to_serve import add, write_run
-from jobs.launchers.base import TaskState
-from jobs.store import Store
+from jobs.schedulers.base import TaskState
+from jobs.store.store import Store
 class Slurm:
     jobs = {{}}
 running, failed = TaskState(0, "RUNNING", hosts=("n1",), started=1.7e9), TaskState(0, "FAILED", 1)

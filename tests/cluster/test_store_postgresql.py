@@ -15,16 +15,16 @@ from alembic.migration import MigrationContext
 from postgresql import PASSWORD, url
 from stand_in_cluster import StandInCluster
 
-from jobs import recovery, submitter, tables
 from jobs.home import new_token
-from jobs.launchers.base import TaskState
-from jobs.listing import Listing
-from jobs.reconciling import refresh
-from jobs.sharing import Viewer
+from jobs.requests.submission import submit
+from jobs.schedulers.base import TaskState
 from jobs.sites import HERE
 from jobs.spec import JobSpec
-from jobs.store import Store
-from jobs.submission import submit
+from jobs.store import submitter, sync, tables
+from jobs.store.listing import Listing
+from jobs.store.sharing import Viewer
+from jobs.store.store import Store
+from jobs.store.sync import refresh
 from trainer.errors import CingulumError, StoreError
 
 ARRAY = JobSpec("two jobs", "crossval", (("true",), ("a b", "'")), "/")
@@ -101,7 +101,7 @@ def test_a_database_that_is_killed_after_the_launcher_took_a_job_has_it_once(
     finally:
         database.start()
     assert store.submission("a-key", "d") == [token]
-    recovery.recover(store, {"slurm": cluster})
+    sync.recover(store, {"slurm": cluster})
     job = store.of_token(token)
     assert (job.label, job.state, cluster.tokens()) == ("1", "PENDING", [token])
     assert [(one.action, one.who) for one in store.actions("1")] == [("submit", "me")]
@@ -125,7 +125,7 @@ def test_an_unfinished_submission_is_recovered(store, tmp_path) -> None:
     for _ in range(2):
         job = store.add(new_token(), ARRAY, launcher="slurm", site="here", folder=tmp_path)
     cluster.file.write_text(f"{job.token}\n")
-    recovery.recover(store, {"slurm": cluster}, stale_s=0)
+    sync.recover(store, {"slurm": cluster}, stale_s=0)
     assert [(job.label, job.state) for job in store.list()] == [("1", "PENDING"), ("new-1", "LOST")]
 
 
@@ -178,24 +178,11 @@ def test_of_twenty_submissions_at_once_for_one_run_folder_one_is_accepted(store,
     assert len(cluster.tokens()) == len(store.list()) == 1
 
 
-def test_tables_of_the_first_format_are_brought_to_this_one(server) -> None:
+def test_a_new_database_gets_the_tables_that_the_code_knows(server) -> None:
     engine = empty(server)
-    with engine.begin() as connection:
-        for table in ("schema_version", "jobs", "tasks", "changes"):  # format 1 had these four
-            tables.metadata.tables[table].create(connection)
-        connection.execute(tables.schema.insert().values(version=1))
-    store = Store(url(server))
-
-    def is_ours(thing: object, name: str | None, kind: str, *_: object) -> bool:
-        return not (kind == "table" and str(name).endswith("_format_1"))
-
+    Store(url(server))
     with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"include_object": is_ours})
-        assert compare_metadata(context, tables.metadata) == []
-        copies = {name for name in sql.inspect(connection).get_table_names() if name.endswith("_format_1")}
-        assert copies == {f"{name}_format_1" for name in ("schema_version", "jobs", "tasks", "changes")}
-        assert connection.exec_driver_sql("SELECT version FROM schema_version_format_1").scalar() == 1
-    assert store.list() == []
+        assert compare_metadata(MigrationContext.configure(connection), tables.metadata) == []
 
 
 def test_of_two_answers_to_one_question_the_second_is_left_out(store, tmp_path) -> None:

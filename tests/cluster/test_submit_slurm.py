@@ -32,7 +32,7 @@ HOSTILE = "-x $(touch INJECTED) `touch INJECTED`; 'a' \"b\" \n#SBATCH --nodes=9\
 IN_QUEUE = """
 import subprocess, sys
 from jobs.requests import known, queueing
-from jobs.store import Store
+from jobs.store.store import Store
 
 store = Store()
 def act(what, *more):
@@ -54,11 +54,11 @@ print(next(word for word in shown.split() if word.startswith("Nice=")))
 
 # An array of which the first task ends at once, the second runs and the others wait.
 ARRAY = """
-from jobs.launchers.slurm import Slurm
+from jobs.schedulers.slurm.launcher import Slurm
 from jobs.sites import HERE
 from jobs.spec import JobSpec
-from jobs.store import Store
-from jobs.submission import submit
+from jobs.store.store import Store
+from jobs.requests.submission import submit
 
 tasks = (("true",), *[("sleep", "300")] * 3)
 spec = JobSpec("mine", "command", tasks, {folder!r}, parallel=False, at_once=1)
@@ -366,7 +366,7 @@ def test_jobs_that_left_the_queue_are_found_in_the_accounting(cluster_with_accou
     (tmp_path / "bin" / "squeue").write_text("#!/bin/sh\n")
     (tmp_path / "bin" / "squeue").chmod(0o755)
     ask = (
-        "import dataclasses, json; from jobs.launchers.slurm import Slurm; slurm = Slurm();"
+        "import dataclasses, json; from jobs.schedulers.slurm.launcher import Slurm; slurm = Slurm();"
         f"states = slurm.states([{job!r}, '99999']);"
         f"print(json.dumps([slurm.find({token!r}), slurm.find('f' * 16),"
         " {job: [[s.state, s.exit_code] for s in found] for job, found in states.items()}]))"

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from jobs.launchers import mpirun
+from jobs.local import mpirun
 from jobs.testbed import Testbed
 
 

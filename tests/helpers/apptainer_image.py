@@ -26,7 +26,7 @@ from typing import Any
 import docker_daemon
 import image_cache
 
-from jobs import processes
+from jobs.local import processes
 
 # Of our code, what is compiled while the image is built, beside its source, and by nothing else.
 COMPILED = "trainer/ranks/exchange_op.cc"

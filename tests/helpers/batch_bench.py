@@ -13,7 +13,7 @@ from typing import Any
 
 import supervised_folder
 
-from jobs.rendering import batch_script
+from jobs.schedulers.slurm.script import batch_script
 from jobs.sites import Site
 from jobs.spec import JobSpec, Resources
 

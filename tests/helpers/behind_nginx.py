@@ -19,7 +19,7 @@ from cingulum.service.app import create_app
 from cingulum.service.callers import BehindProxy
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.runs_now import RunsNow
-from jobs.store import Store
+from jobs.store.store import Store
 
 NGINX = """
 daemon off; pid {folder}/nginx.pid; error_log {folder}/error.log; user nobody nogroup;

@@ -26,7 +26,7 @@ import numpy as np
 import yaml
 from tiny_runs import make_shards
 
-from jobs.launchers import mpirun
+from jobs.local import mpirun
 
 ROOT = Path(__file__).parents[2]
 AXES: dict[str, tuple[Any, ...]] = {

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import image_cache
 
-from jobs import processes
+from jobs.local import processes
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "docker" / "Dockerfile"

@@ -10,11 +10,11 @@ import json
 import sys
 from pathlib import Path
 
-from jobs.launchers.slurm import Slurm
+from jobs.requests.submission import submit
+from jobs.schedulers.slurm.launcher import Slurm
 from jobs.sites import Site
 from jobs.spec import JobSpec
-from jobs.store import Store
-from jobs.submission import submit
+from jobs.store.store import Store
 
 SAVER = Path(__file__).parents[1] / "cluster" / "programs" / "saver.py"
 WAITING = ("to hold", "to release", "to put last", "to cancel")

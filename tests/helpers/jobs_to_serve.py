@@ -10,9 +10,9 @@ from pretended_slurm import Pretended
 
 from jobs.home import job_folder, new_token
 from jobs.job import Job
-from jobs.launchers.base import TaskState
+from jobs.schedulers.base import TaskState
 from jobs.spec import JobSpec, Resources
-from jobs.store import Store
+from jobs.store.store import Store
 
 # A name that would run, were it ever taken for anything but text.
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>{{7*7}}"

@@ -24,24 +24,26 @@ from stand_in_slurm import StandInSlurm
 
 from cingulum import cli
 from cingulum.commands import cancel, defer, hold, queue_orders, release, requeue, share
-from jobs import reconciling, recovery, sharing, statements, store, store_reader, tables, terms
 from jobs.home import job_folder, new_token
 from jobs.job import Job
-from jobs.launchers import slurm, slurm_commands
-from jobs.launchers.slurm import Slurm
-from jobs.requests import cancelling, known, queueing, requeueing
+from jobs.local import attended_files
+from jobs.requests import actions, known
+from jobs.schedulers.slurm import commands as slurm_commands
+from jobs.schedulers.slurm import launcher
+from jobs.schedulers.slurm.launcher import Slurm
 from jobs.spec import JobSpec
-from jobs.store import Store
+from jobs.store import sharing, statements, store, sync, tables
+from jobs.store.store import Store
 
 COMMANDS = (cancel, defer, hold, queue_orders.give, release, requeue, share)
-MODULES = (queue_orders, cancelling, known, queueing, requeueing, reconciling, recovery, sharing, statements)
-LEADING = (*COMMANDS, cancelling.cancel, requeueing.requeue, queueing.hold, queueing.release, queueing.nice)
+MODULES = (queue_orders, known, actions, sync, sharing, statements)
+LEADING = (*COMMANDS, actions.cancel, actions.requeue, actions.hold, actions.release, actions.nice)
 # Between the start of Slurm's program and its answer.
 CALLING = (subprocess.run, subprocess.Popen.communicate)
 LINES = Lines(
     files=frozenset(
         [
-            *(str(module.__file__) for module in (*MODULES, store, store_reader, slurm, slurm_commands)),
+            *(str(module.__file__) for module in (*MODULES, store, launcher, slurm_commands)),
             *(command.__code__.co_filename for command in COMMANDS),
         ]
     ),
@@ -151,7 +153,7 @@ class World:
             shared=(GROUP,) if action.is_shared else (),
         )
         self.slurm.has(external, action.before, action.reason)
-        reconciling.refresh(self.store, {"slurm": Slurm()}, [self.store.adopt(job, external)])
+        sync.refresh(self.store, {"slurm": Slurm()}, [self.store.adopt(job, external)])
         job = self.store.get(external)
         for task in range(len(tasks)):
             _failures(job, task).write_text("2026-01-01T00:00:00+0000\t3\tn1\tthe network of n1 failed\n")
@@ -204,7 +206,7 @@ def again(world: World, action: Action, job: Job) -> list[str]:
 
 
 def _failures(job: Job, task: int) -> Path:
-    return terms.failures(Path(job.folder), task, is_array=job.spec.is_array)
+    return attended_files.failures(Path(job.folder), task, is_array=job.spec.is_array)
 
 
 def main(folder: Path, kills: int, names: list[str]) -> None:

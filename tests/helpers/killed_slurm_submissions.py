@@ -14,13 +14,13 @@ from pathlib import Path
 
 import killed_submissions as killed
 
-from jobs.launchers import slurm, slurm_commands
-from jobs.launchers.slurm import Slurm
+from jobs.schedulers.slurm import commands, launcher
+from jobs.schedulers.slurm.launcher import Slurm
 from jobs.spec import JobSpec
-from jobs.store import Store
+from jobs.store.store import Store
 
 EVERY = 10
-killed.TRACED.update((slurm.__file__, slurm_commands.__file__))
+killed.TRACED.update((launcher.__file__, commands.__file__))
 
 
 def main(folder: Path) -> None:

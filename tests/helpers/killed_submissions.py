@@ -19,15 +19,17 @@ import stand_in_cluster
 from killed_at_lines import Lines, until_ended
 from stand_in_cluster import StandInCluster
 
-from jobs import admission, home, noting, recovery, statements, store, store_reader, submission, tables
-from jobs.launchers.base import Launcher
+from jobs import home
+from jobs.requests import submission
+from jobs.schedulers.base import Launcher
 from jobs.sites import HERE
 from jobs.spec import JobSpec
-from jobs.store import Store
+from jobs.store import admission, notes, statements, store, sync, tables
+from jobs.store.store import Store
 from trainer import atomic
 
 MODULES = (
-    *(submission, noting, store, store_reader, statements, admission, home, recovery),
+    *(submission, notes, store, statements, admission, home, sync),
     *(atomic, stand_in_cluster, subprocess),
 )
 TRACED = {module.__file__ for module in MODULES}
@@ -58,9 +60,9 @@ def main(folder: Path, every: int) -> None:
 def killed_at(point: int, known: Store, launcher: Launcher, spec: JobSpec) -> tuple[str, bool]:
     """Where a submitter was killed, and whether it ended before that line; then all is recovered."""
     where, survived, group = lines().killed_at(point, lambda: submission.submit(known, launcher, spec, HERE))
-    recovery.recover(known, {"slurm": launcher}, settle_s=0)  # while the launcher's program may still run
+    sync.recover(known, {"slurm": launcher}, settle_s=0)  # while the launcher's program may still run
     until_ended(group, where)
-    recovery.recover(known, {"slurm": launcher}, settle_s=0)
+    sync.recover(known, {"slurm": launcher}, settle_s=0)
     return where, survived
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cingulum import cli
-from jobs.launchers.base import Launch, TaskState
+from jobs.schedulers.base import Launch, TaskState
 from jobs.sites import Site
 from jobs.spec import JobSpec
 from trainer.errors import LauncherError

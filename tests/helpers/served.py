@@ -21,7 +21,7 @@ from cingulum.service.guard import Guard
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.patience import Patient
 from cingulum.service.runs_now import RunsNow
-from jobs.store import Store
+from jobs.store.store import Store
 
 HOST = "http://127.0.0.1:8642"
 OURS = {"X-Cingulum": "1"}

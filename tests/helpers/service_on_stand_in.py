@@ -12,8 +12,8 @@ from cingulum.service import listening
 from cingulum.service.app import create_app
 from cingulum.service.callers import AtSocket
 from cingulum.service.jobs_now import JobsNow
-from jobs.launchers import registry
-from jobs.store import Store
+from jobs.schedulers import registry
+from jobs.store.store import Store
 
 if __name__ == "__main__":
     cluster = StandInCluster(Path(sys.argv[1]))

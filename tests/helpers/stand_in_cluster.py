@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from jobs.launchers.base import Launch, TaskState
+from jobs.schedulers.base import Launch, TaskState
 from jobs.sites import Site
 from jobs.spec import JobSpec
 from trainer.errors import LauncherError

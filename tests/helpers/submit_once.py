@@ -7,10 +7,10 @@ from pathlib import Path
 
 from stand_in_cluster import StandInCluster
 
+from jobs.requests.submission import submit
 from jobs.sites import HERE
 from jobs.spec import JobSpec
-from jobs.store import Store
-from jobs.submission import submit
+from jobs.store.store import Store
 
 if __name__ == "__main__":
     spec = JobSpec("killed", "train", (("true",), ("false",)), "/")

@@ -16,9 +16,9 @@ from cingulum.service.cluster_now import ClusterNow
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.runs_now import RunsNow
 from cingulum.service.tokens import TokenFile
-from jobs.cluster.picture import Picture
 from jobs.job import Job
-from jobs.store import Store
+from jobs.schedulers.cluster_view import Picture
+from jobs.store.store import Store
 
 PHONE = {"width": 390, "height": 844}
 

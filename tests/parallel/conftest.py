@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.launchers import mpirun
+from jobs.local import mpirun
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]

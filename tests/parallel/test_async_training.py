@@ -62,7 +62,7 @@ def test_a_worker_killed_at_any_step_does_not_stop_three(launch, tmp_path, shard
 def test_a_run_is_saved_when_asked_and_goes_on_under_another_strategy(launch, tmp_path, shards):
     """Stopped under two servers; one process goes on with the weights and slots that both held."""
     config = write(tmp_path, shards, "stopped", strategy={"count": 2})
-    # Where mpirun is told to outlive ranks, its own exit code is 0: see jobs/surviving.py.
+    # Where mpirun is told to outlive ranks, its own exit code is 0: see jobs/local/surviving.py.
     done = launch(4, PROGRAM, "stop", 1, 4, config)
     assert done.exit_code == 75 and "as asked; the state is saved" in done.err, done
     (saved,) = tiny_runs.steps(tmp_path / "stopped")[-1:]

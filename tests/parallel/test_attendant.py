@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import tiny_runs
 
-from jobs import home, ledger, processes
-from jobs.launchers.base import ENDED, TaskState
-from jobs.launchers.mpirun import Mpirun
-from jobs.ledger import Ledger
+from jobs import home
+from jobs.local import attended_files, processes
+from jobs.local.attended_files import TERMS, Ledger, Terms
+from jobs.local.mpirun import Mpirun
+from jobs.schedulers.base import ENDED, TaskState
 from jobs.sites import HERE
 from jobs.spec import JobSpec, Resources
-from jobs.terms import TERMS, Terms
 from trainer.errors import LauncherError
 
 ROOT = Path(__file__).parents[2]
@@ -256,7 +256,7 @@ def test_a_job_is_found_by_its_token_and_has_one_attendant(tmp_path):
     for name, text in started.plan.files.items():
         (folder / name).write_text(text)
     assert started.launcher.find(token) is None
-    with ledger.lock(folder):  # from the first instant on, an attendant holds it
+    with attended_files.lock(folder):  # from the first instant on, an attendant holds it
         assert started.launcher.find(token) == str(folder)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tiny_runs
 
-from jobs import open_mpi
+from jobs import mpi
 from trainer.errors import LauncherError
 
 VERSION = "5.0.2"
@@ -43,4 +43,4 @@ def test_no_rank_that_mpich_starts_trains_alone(mpich, tmp_path):
 
 def test_its_mpirun_is_known_by_what_it_says(mpich):
     with pytest.raises(LauncherError, match=r"belongs to MPICH.* each would train alone"):
-        open_mpi.check(str(mpich))
+        mpi.check(str(mpich))

@@ -12,7 +12,7 @@ import pytest
 import tiny_runs
 from tiny_runs import PROGRAM
 
-from jobs import blame
+from jobs.supervisor import blame
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ import pytest
 import tiny_runs
 from tiny_runs import PROGRAM
 
-from jobs.launchers import mpirun
+from jobs.local import mpirun
 from trainer.run_folder import checkpoint
 from trainer.run_folder.run_record import RunRecord
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import Launch
 
-from jobs.launchers import mpirun
+from jobs.local import mpirun
 
 
 def test_collectives_agree_the_all_reduce_is_a_ring_and_groups_must_be_prepared(launch: Launch) -> None:

@@ -6,8 +6,8 @@ import pytest
 from pretended_slurm import Pretended
 from stand_in_cluster import StandInCluster
 
-from jobs.launchers import registry
-from jobs.store import Store
+from jobs.schedulers import registry
+from jobs.store.store import Store
 
 
 @pytest.fixture

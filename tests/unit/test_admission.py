@@ -11,11 +11,11 @@ from wording import fails_with
 
 from jobs.home import new_token
 from jobs.job import Job
-from jobs.launchers.base import TaskState
+from jobs.requests.submission import submit
+from jobs.schedulers.base import TaskState
 from jobs.sites import HERE
 from jobs.spec import JobSpec
-from jobs.store import Store
-from jobs.submission import submit
+from jobs.store.store import Store
 from trainer.errors import JobError
 
 RUN = JobSpec("mine", "train", (("cingulum", "train", "run.yaml"),), "/study", run="/study/runs/mine")

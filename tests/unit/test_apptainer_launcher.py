@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from wording import fails_with
 
-from jobs import image_checks, terms
-from jobs.launchers import apptainer
-from jobs.launchers.apptainer import Apptainer
+from jobs import containers
+from jobs.local import apptainer, attended_files
+from jobs.local.apptainer import Apptainer
 from jobs.sites import HERE, Site
 from jobs.spec import JobSpec, Resources
 from trainer.errors import JobError, LauncherError
@@ -76,7 +76,7 @@ def world(tmp_path: Path):
 
 
 def test_each_rank_has_a_container_and_the_hosts_mpirun_is_outside(tmp_path, monkeypatch):
-    monkeypatch.setattr("jobs.launchers.mpirun.find", lambda: "/site/mpirun")
+    monkeypatch.setattr("jobs.local.mpirun.find", lambda: "/site/mpirun")
     plan = Apptainer("apptainer").plan(spec(tmp_path), HERE, tmp_path, TOKEN)
     line = plan.command
     assert line[0] == "/site/mpirun" and line.index("-np") < line.index("apptainer")
@@ -84,7 +84,7 @@ def test_each_rank_has_a_container_and_the_hosts_mpirun_is_outside(tmp_path, mon
     assert inside[:4] == ("apptainer", "exec", "--no-eval", "--no-home")
     assert inside[-4:] == (str(tmp_path / "image.sif"), "cingulum", "train", "run.yaml")
     assert f"--pwd={tmp_path}" in inside
-    assert terms.TERMS in plan.files
+    assert attended_files.TERMS in plan.files
 
 
 def test_a_command_without_ranks_runs_in_a_container_too(tmp_path):
@@ -93,7 +93,7 @@ def test_a_command_without_ranks_runs_in_a_container_too(tmp_path):
 
 
 def test_folders_variables_and_options_reach_the_container(tmp_path, monkeypatch):
-    monkeypatch.setattr("jobs.launchers.mpirun.find", lambda: "/site/mpirun")
+    monkeypatch.setattr("jobs.local.mpirun.find", lambda: "/site/mpirun")
     job = spec(
         tmp_path,
         binds=("/data",),
@@ -155,7 +155,7 @@ def test_what_a_rank_says_is_written_in_one_piece(tmp_path):
     (tmp_path / "mpi4py" / "__init__.py").write_text(stand_in)
     reader, writer = os.pipe2(os.O_DIRECT)  # hands out one write at a time
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONUNBUFFERED": "1"}
-    line = [sys.executable, "-c", image_checks._HANDSHAKE]
+    line = [sys.executable, "-c", containers._HANDSHAKE]
     subprocess.run(line, env=environment, stdout=writer, check=True, timeout=60)
     assert os.read(reader, 100) == b"world 2\n"
     os.close(reader)
@@ -189,7 +189,7 @@ def test_a_missing_runtime_is_named(world, tmp_path):
 
 
 def test_a_runtime_that_hangs_is_given_up(world, tmp_path, monkeypatch):
-    monkeypatch.setattr(image_checks, "ANSWER_S", 0.2)
+    monkeypatch.setattr(containers, "ANSWER_S", 0.2)
     _, site = world()
     with fails_with(LauncherError):
         Apptainer(program(tmp_path, "hangs", "exec sleep 60")).preflight(spec(tmp_path), site)
@@ -222,22 +222,22 @@ def test_a_folder_that_is_not_there_is_named(world, tmp_path):
     ],
 )
 def test_versions_are_read_from_what_programs_say(text, version):
-    assert image_checks.version_of(text) == version
+    assert containers.version_of(text) == version
 
 
 def test_what_says_no_version_is_shown():
     with fails_with(LauncherError):
-        image_checks.version_of("Segmentation fault")
+        containers.version_of("Segmentation fault")
 
 
 def test_singularity_is_taken_where_there_is_no_apptainer(tmp_path, monkeypatch):
     monkeypatch.delenv("CINGULUM_APPTAINER", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert image_checks.find_program() == "apptainer"
+    assert containers.find_program() == "apptainer"
     program(tmp_path, "singularity", "true")
-    assert image_checks.find_program() == "singularity"
+    assert containers.find_program() == "singularity"
     monkeypatch.setenv("CINGULUM_APPTAINER", "/opt/apptainer")
-    assert image_checks.find_program() == "/opt/apptainer"
+    assert containers.find_program() == "/opt/apptainer"
 
 
 def test_the_definition_takes_the_pinned_open_mpi_and_the_dockerfiles_base():

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from wording import fails_with
 
-from jobs import ledger, processes, terms
-from jobs.launchers.attended import Attended
-from jobs.ledger import Entry, Ledger
-from jobs.terms import TERMS, Terms
+from jobs.local import attended_files, processes
+from jobs.local.attended import Attended
+from jobs.local.attended_files import TERMS, Entry, Ledger, Terms
 from trainer.errors import JobError, LauncherError
 
 
@@ -58,7 +57,7 @@ def test_a_requeue_of_one_task_asks_for_that_one(job, spawned) -> None:
 
 def test_an_old_request_to_cancel_ends_no_new_start(job, spawned) -> None:
     for task in (None, 1):
-        terms.request(job, "cancel", task).touch()
+        attended_files.request(job, "cancel", task).touch()
     Attended().requeue(str(job), 1)
     assert asked(job) == {"requeue-1.asked"}
 
@@ -71,7 +70,7 @@ def test_a_job_that_submits_jobs_is_not_their_end(job, spawned, monkeypatch) -> 
 
 def test_an_attendant_that_cannot_start_says_why(job, spawned, monkeypatch) -> None:
     monkeypatch.setenv("FAIL", "1")
-    (job / terms.OWN_LOG).write_text("error: no room\n")
+    (job / attended_files.OWN_LOG).write_text("error: no room\n")
     with fails_with(LauncherError):
         Attended().requeue(str(job))
 
@@ -82,14 +81,14 @@ def test_a_cancel_leaves_no_request_where_nobody_would_take_it(job, spawned) -> 
 
 
 def test_a_request_to_cancel_what_is_being_started_is_kept(job, spawned, monkeypatch) -> None:
-    plain = ledger.lock
+    plain = attended_files.lock
 
     def lock(folder: Path):
         held = plain(folder)
         Attended().cancel(str(folder), 1)
         return held
 
-    monkeypatch.setattr(ledger, "lock", lock)
+    monkeypatch.setattr(attended_files, "lock", lock)
     Attended().requeue(str(job), 1)
     assert asked(job) == {"requeue-1.asked", "cancel-1.asked"}
 
@@ -97,7 +96,7 @@ def test_a_request_to_cancel_what_is_being_started_is_kept(job, spawned, monkeyp
 def test_a_job_whose_state_cannot_be_read_does_not_hide_the_others(job, tmp_path) -> None:
     other = tmp_path / "other"
     shutil.copytree(job, other)
-    (job / ledger.STATE).write_text("{")
+    (job / attended_files.STATE).write_text("{")
     found = Attended().states([str(job), str(other)])
     assert list(found) == [str(other)]
     assert [state.state for state in found[str(other)]] == ["COMPLETED", "FAILED", "LOST"]

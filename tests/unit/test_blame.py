@@ -3,8 +3,8 @@ wrote on emulated hosts."""
 
 from __future__ import annotations
 
-from jobs import blame
-from jobs.blame import Blame
+from jobs.supervisor import blame
+from jobs.supervisor.blame import Blame
 
 HOSTS = ("n1", "n2.site.org", "n3")
 
@@ -57,7 +57,7 @@ This is usually due to either a failure of the TCP network
 """
 
 
-def test_open_mpi_5_is_understood_too() -> None:
+def test_mpi_5_is_understood_too() -> None:
     assert blame.read(KILLED_5, 137, hosts=HOSTS) == Blame("was killed by signal 9 (SIGKILL)", "rank 1", "n3")
     assert blame.read(STATUS_5, 3) == Blame("ended with exit code 3", "rank 1")
     lost = blame.read(LOST_5, 1, hosts=HOSTS)

@@ -9,10 +9,11 @@ import pytest
 from wording import fails_with
 
 from jobs import cluster
-from jobs.cluster import on_hosts, slurm
-from jobs.cluster.picture import Host, Share
 from jobs.job import Job
-from jobs.launchers.base import TaskState
+from jobs.local import hosts as on_hosts
+from jobs.schedulers.base import TaskState
+from jobs.schedulers.cluster_view import Host, Share
+from jobs.schedulers.slurm import queue as slurm
 from jobs.spec import JobSpec, Resources
 from trainer.errors import JobError, LauncherError
 

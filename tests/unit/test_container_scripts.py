@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import run_script
 
-from jobs.rendering import batch_script
+from jobs.schedulers.slurm.script import batch_script
 from jobs.sites import Site
 from jobs.spec import JobSpec
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wording import fails_with
 
-from jobs.launchers import docker
-from jobs.launchers.docker import Docker, mount
+from jobs.local import docker
+from jobs.local.docker import Docker, mount
 from jobs.sites import HERE, Site
 from jobs.spec import JobSpec, Resources
 from jobs.supervisor import record

@@ -71,7 +71,7 @@ def test_a_missing_compiled_cast_is_worth_a_note(monkeypatch):
 
 
 def test_a_missing_mpirun_is_a_finding_and_no_crash(monkeypatch):
-    from jobs.launchers import mpirun
+    from jobs.local import mpirun
 
     def nowhere():
         raise WorldError("mpirun was not found.", cure="Run make setup.")

@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from cingulum import cli
-from jobs import blame
-from jobs.blame import Blame
+from jobs.supervisor import blame
+from jobs.supervisor.blame import Blame
 from jobs.supervisor.record import left_by_ranks
 from trainer.ranks import failure_file
 

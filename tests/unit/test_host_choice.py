@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 from wording import fails_with
 
-from jobs.host_choice import TooFewAnswer, choose
-from jobs.terms import Terms
+from jobs.local.attended_files import Terms
+from jobs.local.host_watch import TooFewAnswer, choose
 
 NAMES = ("n1", "n2", "n3", "n4")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs import host_watch
-from jobs.host_watch import HostWatch, silent_among
-from jobs.terms import HOST
+from jobs.local import host_watch
+from jobs.local.attended_files import HOST
+from jobs.local.host_watch import HostWatch, silent_among
 
 PROBE = ("test", "-e", HOST)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from wording import fails_with
 
-from jobs import hostfile
+from jobs.local import hostfile
 from trainer.errors import JobError
 
 

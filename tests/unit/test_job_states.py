@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from wording import fails_with
 
-from jobs import submitter
 from jobs.job import believed, is_news, label, overall, split_label
-from jobs.launchers.base import ACTIVE, ENDED, TaskState
+from jobs.schedulers.base import ACTIVE, ENDED, TaskState
+from jobs.store import submitter
 from trainer.errors import JobError
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from site_profiles import site_of
 
-from jobs import chains, kinds
-from jobs.kinds import Asked
-from jobs.rendering import batch_script
+from jobs import chains
+from jobs.chains import Asked
+from jobs.schedulers.slurm.script import batch_script
 from jobs.sites import HERE, Site
 from jobs.spec import JobSpec, Resources
 from trainer.errors import JobError
@@ -44,8 +44,8 @@ def chain(site: Site, asked: Asked, **changes: object) -> dict[str, JobSpec]:
         first_seed=0,
         program=("cingulum",),
         name="mine",
-        job=JobSpec("mine", "train", (("cingulum",),), "/", kinds.main(asked, site, "train")),
-        sides={kind: kinds.side(asked, site, kind) for kind in site.kinds},
+        job=JobSpec("mine", "train", (("cingulum",),), "/", chains.main(asked, site, "train")),
+        sides={kind: chains.side(asked, site, kind) for kind in site.kinds},
         source="images",
         **{"then": ("evaluate", "report"), **changes},  # type: ignore[arg-type]
     )
@@ -86,19 +86,19 @@ def test_what_was_said_is_for_the_job_itself_and_for_others_only_where_their_kin
 
 
 def test_no_gpus_can_be_asked_for_where_the_site_gives_some(site):
-    assert kinds.main(Asked(gpus_per_node=0), site, "train").gpus_per_node == 0
-    assert kinds.main(Asked(gpus_per_node=0), site, "train").ranks_per_node == 1
-    assert kinds.main(Asked(gpus_per_node=0, ranks_per_node=3), site, "train").ranks_per_node == 3
+    assert chains.main(Asked(gpus_per_node=0), site, "train").gpus_per_node == 0
+    assert chains.main(Asked(gpus_per_node=0), site, "train").ranks_per_node == 1
+    assert chains.main(Asked(gpus_per_node=0, ranks_per_node=3), site, "train").ranks_per_node == 3
 
 
 def test_the_job_that_was_asked_for_is_given_what_its_own_kind_says(site):
-    assert kinds.main(Asked(), site, "evaluate").gpus_per_node == 1
-    assert kinds.main(Asked(gpus_per_node=2), site, "evaluate").gpus_per_node == 2
+    assert chains.main(Asked(), site, "evaluate").gpus_per_node == 1
+    assert chains.main(Asked(gpus_per_node=2), site, "evaluate").gpus_per_node == 2
 
 
 def test_a_site_without_kinds_gives_what_was_said_to_all():
     found = chain(HERE, Asked(ranks_per_node=2, cpus_per_rank=3, minutes=5))
-    assert kinds.main(Asked(), HERE, "train") == Resources()
+    assert chains.main(Asked(), HERE, "train") == Resources()
     assert found["import"].resources == Resources(cpus_per_rank=6, minutes=5)
     assert found["evaluate"].resources == Resources(ranks_per_node=2, cpus_per_rank=3, minutes=5)
 

@@ -35,9 +35,9 @@ def test_a_plugin_that_this_srun_lacks_is_refused_also_where_another_one_begins_
 
 @pytest.mark.parametrize("has", [True, False])
 def test_mpirun_of_asynchronous_training_is_ended_by_a_program_that_is_beside_it(place, has):
-    program(place / "python", f'[ "$2" = "import jobs.surviving" ] && exit {0 if has else 1}; exit 9')
+    program(place / "python", f'[ "$2" = "import jobs.local.surviving" ] && exit {0 if has else 1}; exit 9')
     line = launching.prepare(Launcher("mpirun", 2, outlives=True), 1, [str(place / "train")], {}).line
-    plain, ended = [str(place / "mpirun"), "--mca"], [str(place / "python"), "-m", "jobs.surviving"]
+    plain, ended = [str(place / "mpirun"), "--mca"], [str(place / "python"), "-m", "jobs.local.surviving"]
     start = next(at for at, word in enumerate(line) if word.startswith("/"))
     assert line[start:][: 3 if has else 2] == (ended if has else plain)
 

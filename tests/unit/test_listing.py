@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from jobs import submitter
 from jobs.home import new_token
-from jobs.launchers.base import TaskState
-from jobs.listing import Listing
+from jobs.schedulers.base import TaskState
 from jobs.spec import JobSpec
-from jobs.store import Store
+from jobs.store import submitter
+from jobs.store.listing import Listing
+from jobs.store.store import Store
 
 SPEC = JobSpec(name="b", kind="train", tasks=(("cingulum",),), folder="/work")
 MINE = Listing(user=submitter.user())

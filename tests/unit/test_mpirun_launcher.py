@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from wording import fails_with
 
-from jobs import host_checks, host_facts
-from jobs.launchers import mpirun, registry
-from jobs.launchers.mpirun import Mpirun
+from jobs.local import host_checks, host_facts, mpirun
+from jobs.local.attended_files import TERMS, Terms
+from jobs.local.mpirun import Mpirun
+from jobs.schedulers import registry
 from jobs.sites import HERE, Site
 from jobs.spec import JobSpec, Resources
-from jobs.terms import TERMS, Terms
 from trainer.errors import JobError, WorldError
 
 ARGV = ["python", "train.py"]
@@ -185,13 +185,13 @@ def test_each_host_is_asked_for_the_image_and_what_its_containers_see(monkeypatc
 
 
 def test_ranks_that_outlive_each_other_are_started_so_and_keep_lost_hosts_company(site) -> None:
-    """mpirun is told to go on, and ended by `jobs.surviving`; no attendant ends ranks for a silent host."""
+    """mpirun is told to go on, and ended by `surviving`; no attendant ends ranks for a silent host."""
     plain, outliving = terms_of(site, spec()), terms_of(site, spec(outlives=True))
-    assert list(outliving.commands[0][1:3]) == ["-m", "jobs.surviving"]
+    assert list(outliving.commands[0][1:3]) == ["-m", "jobs.local.surviving"]
     assert outliving.commands[0][3:] == plain.commands[0]
     assert outliving.check_s == 0 < plain.check_s
     line, _ = mpirun.command(2, ["program"], root=False, outlives=True)
-    assert line[1:] == ["-m", "jobs.surviving", *mpirun.command(2, ["program"], root=False)[0]]
+    assert line[1:] == ["-m", "jobs.local.surviving", *mpirun.command(2, ["program"], root=False)[0]]
 
 
 @pytest.mark.parametrize(("found", "launcher"), [("/usr/bin/sbatch", "slurm"), (None, "mpirun")])

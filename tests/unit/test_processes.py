@@ -14,11 +14,9 @@ from pathlib import Path
 import pytest
 from wording import fails_with
 
-from jobs import ledger, processes
-from jobs.launchers import attended
-from jobs.launchers.attended import Attended
-from jobs.ledger import Entry, Ledger
-from jobs.terms import TERMS, Terms
+from jobs.local import attended, attended_files, processes
+from jobs.local.attended import Attended
+from jobs.local.attended_files import TERMS, Entry, Ledger, Terms
 from trainer.errors import LauncherError
 
 
@@ -83,7 +81,7 @@ def test_no_attendant_starts_while_what_a_dead_one_left_is_ended(tmp_path, monke
     begun = threading.Event()
 
     def start() -> None:
-        with ledger.lock(tmp_path / "job"):
+        with attended_files.lock(tmp_path / "job"):
             begun.set()
 
     starting = threading.Thread(target=start)
@@ -103,11 +101,11 @@ def test_an_attendant_on_another_host_lives_while_it_touches_its_state(tmp_path)
     known = Ledger.read(tmp_path / "job")
     known.host = "another"
     known.write(tmp_path / "job")
-    assert ledger.is_attended(tmp_path / "job")
-    state = tmp_path / "job" / ledger.STATE
-    long_ago = state.stat().st_mtime - ledger.SILENT_S
+    assert attended_files.is_attended(tmp_path / "job")
+    state = tmp_path / "job" / attended_files.STATE
+    long_ago = state.stat().st_mtime - attended_files.SILENT_S
     os.utime(state, (long_ago, long_ago))
-    assert not ledger.is_attended(tmp_path / "job")
+    assert not attended_files.is_attended(tmp_path / "job")
 
 
 def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch) -> None:
@@ -116,5 +114,5 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch) -> None:
 
     monkeypatch.setattr(fcntl, "flock", flock)
     with fails_with(LauncherError) as caught:
-        ledger.lock(tmp_path)
+        attended_files.lock(tmp_path)
     assert "CINGULUM_HOME" in caught.value.cure

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import errno
 import os
-from pathlib import Path
 
 import pytest
 from tiny_runs import write_config
 
-from jobs import progress_made
 from jobs.chains import Wanted, chain, run_folders
-from jobs.progress_made import Standing, begun, is_stuck, newest_step, saved
 from jobs.spec import JobSpec
+from jobs.supervisor import progress
+from jobs.supervisor.progress import Standing, begun, is_stuck, newest_step, saved
 from trainer.crossval import folds
 
 SPEC = JobSpec("mine", "train", (("true",),), "/study", run="/study/runs/mine")
@@ -45,13 +43,6 @@ def test_a_start_that_finds_fewer_or_more_checkpoints_counts_anew() -> None:
     assert begun(Standing(9, 2), 12) == Standing(12, 0)
 
 
-def test_it_can_be_copied_to_a_host_with_an_old_python() -> None:
-    tree = ast.parse(Path(progress_made.__file__).read_text(), feature_version=(3, 6))
-    imported = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
-    names = {node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in imported}
-    assert names == {"os", "re", "typing"}
-
-
 def test_the_run_folders_of_a_job_are_those_that_its_tasks_train_in(tmp_path) -> None:
     assert run_folders(SPEC) == ("/study/runs/mine",)
     assert run_folders(JobSpec("e", "evaluate", (("true",),), "/", run="/study/runs/mine")) == ()
@@ -68,7 +59,7 @@ def test_a_folder_that_cannot_be_read_now_says_nothing_about_a_training(tmp_path
         raise OSError(errno.ESTALE, "Stale file handle")
 
     monkeypatch.setattr(os, "listdir", stale)
-    newest = progress_made.newest_step(str(tmp_path))
+    newest = progress.newest_step(str(tmp_path))
     standing = Standing(7, 2)
     assert newest is None
-    assert progress_made.begun(standing, newest) == standing == progress_made.saved(standing, newest)
+    assert progress.begun(standing, newest) == standing == progress.saved(standing, newest)

@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 from wording import fails_with
 
 from cingulum.cli import app
-from jobs import noting, rebuilding
-from jobs.launchers import registry
-from jobs.launchers.base import TaskState
+from jobs.requests.submission import submit
+from jobs.schedulers import registry
+from jobs.schedulers.base import TaskState
 from jobs.sites import HERE
 from jobs.spec import JobSpec, Resources
-from jobs.store import Store
-from jobs.submission import submit
+from jobs.store import notes, repair
+from jobs.store.store import Store
 from trainer.errors import DamagedStoreError, JobError
 
 TRAIN = JobSpec(
@@ -77,7 +77,7 @@ def test_a_store_is_made_again_with_all_that_it_held(cluster, file, how) -> None
         file.write_bytes(b"not a database, but long enough to be taken for one\n" * 100)
     elif how == "cut":
         file.write_bytes(content[: len(content) // 2 // 4096 * 4096])
-    found = rebuilding.rebuild()
+    found = repair.rebuild()
     assert comparable(found.store.list()) == comparable(before)
     assert (found.unreadable, found.silent) == ((), ())
     assert (found.aside is None) == (how == "removed")
@@ -109,9 +109,9 @@ def test_what_the_store_knew_of_ends_is_known_when_it_is_made_again(cluster, fil
     ]
     cluster.answers.clear()  # no accounting
     remove(file)
-    assert comparable(rebuilding.rebuild().store.list()) == comparable(before)
+    assert comparable(repair.rebuild().store.list()) == comparable(before)
     remove(file)  # and as often as it is removed
-    assert comparable(rebuilding.rebuild().store.list()) == comparable(before)
+    assert comparable(repair.rebuild().store.list()) == comparable(before)
 
 
 def test_an_end_of_a_start_before_is_not_that_of_a_job_that_was_started_again(cluster, file) -> None:
@@ -123,7 +123,7 @@ def test_an_end_of_a_start_before_is_not_that_of_a_job_that_was_started_again(cl
         assert ("NODE_FAIL" in (folder / "ends.json").read_text()) == (state.state == "NODE_FAIL")
     cluster.answers.clear()
     remove(file)
-    assert rebuilding.rebuild().store.get("3").state == "LOST"
+    assert repair.rebuild().store.get("3").state == "LOST"
 
 
 def test_what_the_script_left_of_a_later_start_goes_before_what_the_store_knew(cluster, file) -> None:
@@ -136,13 +136,13 @@ def test_what_the_script_left_of_a_later_start_goes_before_what_the_store_knew(c
         text = json.dumps({"tasks": [{**left, "restarts": restarts}]})
         Path(Store().get("3").folder, "state.json").write_text(text)
         remove(file)
-        assert rebuilding.rebuild().store.get("3").state == state
+        assert repair.rebuild().store.get("3").state == state
 
 
 def test_the_run_folders_of_jobs_that_wait_or_run_are_theirs_again(cluster, file) -> None:
     submitted(cluster)
     remove(file)
-    store = rebuilding.rebuild().store
+    store = repair.rebuild().store
     for spec, holder in ((TRAIN, "3"), (ARRAY, "2")):
         with pytest.raises(JobError, match=rf"(?i)job {holder}(_0,| )"):
             submit(store, cluster, spec, HERE)
@@ -150,7 +150,7 @@ def test_the_run_folders_of_jobs_that_wait_or_run_are_theirs_again(cluster, file
 
 def test_a_store_that_is_whole_only_gets_what_it_lacks(cluster) -> None:
     before = submitted(cluster)
-    found = rebuilding.rebuild()
+    found = repair.rebuild()
     assert (found.taken_in, found.aside) == ((), None)
     assert found.store.list() == before
 
@@ -158,7 +158,7 @@ def test_a_store_that_is_whole_only_gets_what_it_lacks(cluster) -> None:
 def test_the_next_job_gets_a_number_of_its_own(cluster, file) -> None:
     submitted(cluster)
     remove(file)
-    store = rebuilding.rebuild().store
+    store = repair.rebuild().store
     free = dataclasses.replace(TRAIN, run="/study/runs/other")
     assert submit(store, cluster, free, HERE).number == 4
 
@@ -167,10 +167,10 @@ def test_folders_of_versions_that_left_no_note_and_damaged_ones_are_told_apart(c
     before = submitted(cluster)
     remove(file)
     oldest, _, newest = sorted((file.parent / "jobs").iterdir(), key=lambda f: f.stat().st_mtime_ns)
-    (oldest / noting.NOTE).unlink()
-    (newest / noting.NOTE).write_text('{"number": "three"}')
+    (oldest / notes.NOTE).unlink()
+    (newest / notes.NOTE).write_text('{"number": "three"}')
     (file.parent / "jobs" / "not-a-token").mkdir()
-    found = rebuilding.rebuild()
+    found = repair.rebuild()
     by_token = {job.token: job for job in found.store.list()}
     assert set(by_token) == {job.token for job in before} - {newest.name}
     assert by_token[oldest.name].external == "1"  # its launcher knew it by the token

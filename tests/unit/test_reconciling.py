@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from stand_in_cluster import StandInCluster
 
-from jobs import submitter
-from jobs.launchers.base import TaskState
-from jobs.reconciling import refresh
+from jobs.requests.submission import submit
+from jobs.schedulers.base import TaskState
 from jobs.sites import HERE
 from jobs.spec import JobSpec
-from jobs.submission import submit
+from jobs.store import submitter
+from jobs.store.sync import refresh
 
 SPEC = JobSpec("a job", "train", (("true",),), "/")
 ARRAY = JobSpec("two jobs", "crossval", (("true",), ("true",)), "/")

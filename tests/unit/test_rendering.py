@@ -18,8 +18,9 @@ import pytest
 import run_script
 from wording import fails_with
 
-from jobs import bash_words, sites
-from jobs.rendering import _template, batch_script, plain_name
+from jobs import sites
+from jobs.schedulers.slurm import script
+from jobs.schedulers.slurm.script import _template, batch_script, plain_name
 from jobs.sites import Site
 from jobs.spec import JobSpec, Resources
 from trainer.errors import JobError
@@ -321,7 +322,7 @@ def test_names_are_shown_in_plain_letters(text, shown):
     ],
 )
 def test_only_plain_variables_are_expanded(text, word):
-    assert bash_words.expanding(text) == word
+    assert script.expanding(text) == word
 
 
 def test_the_scratch_folder_may_name_the_job(tmp_path):

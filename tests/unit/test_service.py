@@ -15,8 +15,8 @@ from starlette.testclient import TestClient
 from cingulum.service.app import create_app
 from cingulum.service.callers import AtSocket
 from cingulum.service.jobs_now import JobsNow
-from jobs import sharing
-from jobs.launchers.base import TaskState
+from jobs.schedulers.base import TaskState
+from jobs.store import sharing
 
 # Jobs
 
@@ -112,13 +112,13 @@ def test_who_may_only_look_at_a_job_is_offered_nothing_to_do_with_it(client, sto
     store.share(store.get("4714"), ["neuro"], "me")
     own = client.get("/jobs/4714").text
     assert 'id="acts"' in own and 'id="share"' in own and "<option>brain</option>" in own
-    monkeypatch.setattr("jobs.submitter.user", lambda: "somebody-else")
+    monkeypatch.setattr("jobs.store.submitter.user", lambda: "somebody-else")
     other = client_of(store).get("/jobs/4714").text
     assert "trains" in other and not any(text in other for text in ('id="acts"', 'id="share"', "brain"))
 
 
 def test_another_user_s_job_is_not_there(client, store, served_jobs, monkeypatch):
-    monkeypatch.setattr("jobs.submitter.user", lambda: "somebody-else")
+    monkeypatch.setattr("jobs.store.submitter.user", lambda: "somebody-else")
     other = client_of(store)
     assert other.get("/api/v1/jobs").json()["total"] == 0
     assert code(other.get("/api/v1/jobs/4714")) == (404, "NOT_FOUND")

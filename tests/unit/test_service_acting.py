@@ -12,12 +12,12 @@ from served import checks, client_of, code
 from starlette.testclient import TestClient
 
 from cingulum.service import asking
-from jobs import terms
-from jobs.launchers import registry
-from jobs.launchers.base import TaskState
-from jobs.launchers.docker import Docker
-from jobs.requests import cancelling, known, once, requeueing, submitting
-from jobs.store import Store
+from jobs.local import attended_files
+from jobs.local.docker import Docker
+from jobs.requests import actions, known, once, submitting
+from jobs.schedulers import registry
+from jobs.schedulers.base import TaskState
+from jobs.store.store import Store
 from trainer.errors import LauncherError, StoreError
 
 CONFIG = yaml.safe_dump({"name": "mine", "data": {"shards": "shards"}, "train": {"global_batch": 12}})
@@ -253,9 +253,9 @@ def test_who_dies_after_the_launcher_obeyed_leaves_nothing_that_a_refresh_does_n
             connection.execute("UPDATE jobs SET changed = changed - 86400 WHERE label = '4712'")
     with pytest.raises(Dead):
         if action == "requeue":
-            requeueing.requeue(store, *job, who="me", warn=print)
+            actions.requeue(store, *job, who="me", warn=print)
         else:
-            cancelling.cancel(store, [job], who="me")
+            actions.cancel(store, [job], who="me")
     known.refresh(store, warn=print)  # of any process, whatever it is asked
     now = store.get(job[0].key)
     assert (now.state, len(slurm.told)) == ("PENDING" if action == "requeue" else "CANCELLED", 1)
@@ -267,7 +267,7 @@ def test_failures_are_forgotten_before_a_job_is_started_again_and_kept_where_tha
 ):
     """Who is killed once Slurm has heard of it leaves a job that may fail as often as a new one."""
     slurm.becomes("4712", "FAILED", exit_code=1)
-    failures = terms.failures(Path(store.get("4712").folder), 0, is_array=False)
+    failures = attended_files.failures(Path(store.get("4712").folder), 0, is_array=False)
     failures.write_text("now\t1\tn1\tlost\n")
 
     def refuses(*_):

@@ -15,9 +15,9 @@ from cingulum.service.app import create_app
 from cingulum.service.callers import AtSocket
 from cingulum.service.cluster_now import ClusterNow
 from cingulum.service.jobs_now import JobsNow
-from jobs import submitter
-from jobs.cluster import slurm
-from jobs.cluster.picture import Picture, Queued
+from jobs.schedulers.cluster_view import Picture, Queued
+from jobs.schedulers.slurm import queue
+from jobs.store import submitter
 from trainer.errors import LauncherError
 
 ANSWERS = Path(__file__).parent / "slurm_answers"
@@ -33,7 +33,7 @@ class Scheduler:
             Queued("4711_[2-9%2]", me, "PENDING", "JobArrayTaskLimit", submitted=1.0, expected=2.0),
         )
         theirs = (Queued("99", "eve", "PENDING", "Priority", cpus=64, gpus=8, submitted=1.0),)
-        hosts = slurm.hosts_in((ANSWERS / "cluster-sinfo.txt").read_text())
+        hosts = queue.hosts_in((ANSWERS / "cluster-sinfo.txt").read_text())
         self.picture = Picture("slurm", hosts, (*theirs, *own))
         self.asked, self.refuses = 0, ""
         self.may_answer = threading.Event()

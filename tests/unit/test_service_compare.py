@@ -111,7 +111,7 @@ def test_another_user_s_job_is_not_compared_and_many_are_asked_for_at_once(clien
         "new-4",
         "new-1_0",
     ]
-    monkeypatch.setattr("jobs.submitter.user", lambda: "somebody-else")
+    monkeypatch.setattr("jobs.store.submitter.user", lambda: "somebody-else")
     assert compared(client_of(store), "4714")["runs"] == []
 
 

@@ -12,7 +12,7 @@ from made_up_run import make_divided
 from served import client_of, code
 
 from cingulum.service import log_search, time_spent
-from jobs.launchers.base import TaskState
+from jobs.schedulers.base import TaskState
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from jobs_to_serve import EPOCHS, add, fill, write_run
 from served import client_of, code
 
-from jobs.launchers.base import TaskState
+from jobs.schedulers.base import TaskState
 
 TOLD = {"auc": 0.81, "auc_interval": [0.7, 0.9], "subjects": 12}
 

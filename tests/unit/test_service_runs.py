@@ -13,7 +13,7 @@ from jobs_to_serve import EPOCHS, HOSTILE, add, write_run
 from served import client_of, code
 
 from cingulum.service import runs_now
-from jobs.launchers.base import TaskState
+from jobs.schedulers.base import TaskState
 from trainer.leases import claims, lease_taking
 
 NAME = HOSTILE.replace("/", "")

@@ -8,7 +8,7 @@ import pytest
 from site_profiles import site_of
 from wording import fails_with
 
-from jobs import fabric, sites
+from jobs import mpi, sites
 from jobs.sites import HERE, Site
 from trainer.errors import JobError
 
@@ -137,16 +137,16 @@ def test_the_folder_at_the_top_is_the_one_that_is_shipped():
 
 
 def test_only_what_a_network_needs_is_set():
-    assert fabric.settings(HERE, gpus=False) == []
+    assert mpi.settings(HERE, gpus=False) == []
     ethernet = Site(fabric="ethernet", interfaces=("eth0", "eth1"))
-    found = {setting.name: setting.value for setting in fabric.settings(ethernet, gpus=False)}
+    found = {setting.name: setting.value for setting in mpi.settings(ethernet, gpus=False)}
     assert found["OMPI_MCA_btl_tcp_if_include"] == "eth0,eth1"
     assert not any(name.startswith("NCCL") for name in found)
     infiniband = Site(fabric="infiniband", infiniband_devices=("mlx5_0:1",))
-    found = {setting.name: setting.value for setting in fabric.settings(infiniband, gpus=True)}
+    found = {setting.name: setting.value for setting in mpi.settings(infiniband, gpus=True)}
     assert found["UCX_NET_DEVICES"] == "mlx5_0:1"
     assert found["NCCL_IB_HCA"] == "=mlx5_0:1"
-    over_ethernet = {setting.name: setting.value for setting in fabric.settings(ethernet, gpus=True)}
+    over_ethernet = {setting.name: setting.value for setting in mpi.settings(ethernet, gpus=True)}
     assert (over_ethernet["NCCL_SOCKET_IFNAME"], over_ethernet["NCCL_IB_DISABLE"]) == ("=eth0,eth1", "1")
     assert "OMPI_MCA_btl_tcp_if_include" not in found
 
@@ -155,6 +155,6 @@ def test_every_setting_has_its_reason():
     for kind in ("ethernet", "infiniband"):
         devices = ("mlx5_0",) if kind == "infiniband" else ()
         site = Site(fabric=kind, interfaces=("eth0",), infiniband_devices=devices)
-        settings = fabric.settings(site, gpus=True)
+        settings = mpi.settings(site, gpus=True)
         assert len({setting.name for setting in settings}) == len(settings) >= 5
         assert all(setting.reason.endswith(".") for setting in settings)

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from wording import fails_with
 
-from jobs.launchers import slurm, slurm_commands
-from jobs.launchers.base import Launch, NoAnswer
-from jobs.launchers.slurm import Slurm
+from jobs.schedulers.base import Launch, NoAnswer
+from jobs.schedulers.slurm import commands
+from jobs.schedulers.slurm import launcher as slurm
+from jobs.schedulers.slurm.launcher import Slurm
 from jobs.sites import HERE, Site
 from jobs.spec import JobSpec
 from trainer.errors import JobError, LauncherError
@@ -342,6 +343,6 @@ def test_the_cluster_is_named_by_its_configuration(tmp_path, monkeypatch):
 def test_a_job_is_not_handed_the_url_of_the_store(monkeypatch):
     monkeypatch.setenv("CINGULUM_STORE", "postgresql://me:hush@db/jobs")
     monkeypatch.setenv("CINGULUM_HOME", "/home/me/jobs")
-    handed = slurm_commands._environment()
+    handed = commands._environment()
     assert "CINGULUM_STORE" not in handed
     assert handed["CINGULUM_HOME"] == "/home/me/jobs"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.launchers import slurm_output
-from jobs.launchers.base import TaskState
+from jobs.schedulers.base import TaskState
+from jobs.schedulers.slurm import output
 
 ANSWERS = Path(__file__).parent / "slurm_answers"
 MINE = "8d1b85eb36644d88"
@@ -18,13 +18,13 @@ def answer(name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def queue() -> slurm_output.Jobs:
-    return slurm_output.queued(answer("squeue.txt"))
+def queue() -> output.Jobs:
+    return output.queued(answer("squeue.txt"))
 
 
 @pytest.fixture(scope="module")
-def accounts() -> slurm_output.Jobs:
-    return slurm_output.accounted(answer("sacct.txt"))
+def accounts() -> output.Jobs:
+    return output.accounted(answer("sacct.txt"))
 
 
 def test_a_job_on_three_hosts_is_read_whole(queue):
@@ -80,38 +80,38 @@ def test_of_a_requeued_job_the_newest_start_counts(accounts):
 
 
 def test_the_queue_counts_how_often_a_job_was_started_again():
-    (told,) = slurm_output.queued("7|N/A|PENDING|0|2|N/A|N/A|n1|BeginTime|(null)|\n")["7"].values()
+    (told,) = output.queued("7|N/A|PENDING|0|2|N/A|N/A|n1|BeginTime|(null)|\n")["7"].values()
     assert (told.state, told.restarts, told.reason, told.hosts) == ("PENDING", 2, "BeginTime", ())
 
 
 def test_a_submission_is_found_again_by_its_token():
-    assert slurm_output.with_comment(answer("squeue.txt"), MINE) == "16"
-    assert slurm_output.submitted_with(answer("sacct-submit-lines.txt"), MINE) == "16"
-    assert slurm_output.with_comment(answer("squeue.txt"), "f" * 16) is None
-    assert slurm_output.submitted_with(answer("sacct-submit-lines.txt"), "f" * 16) is None
+    assert output.with_comment(answer("squeue.txt"), MINE) == "16"
+    assert output.submitted_with(answer("sacct-submit-lines.txt"), MINE) == "16"
+    assert output.with_comment(answer("squeue.txt"), "f" * 16) is None
+    assert output.submitted_with(answer("sacct-submit-lines.txt"), "f" * 16) is None
 
 
 def test_a_token_within_another_text_is_not_the_token():
     longer = f"5|sbatch --parsable --comment=cingulum:{MINE}0 job.sbatch\n"
     elsewhere = f"6|sbatch --parsable -J --comment=cingulum:{MINE} job.sbatch\n"
-    assert slurm_output.submitted_with(longer + elsewhere, MINE) is None
+    assert output.submitted_with(longer + elsewhere, MINE) is None
 
 
 def test_a_job_that_another_cluster_of_a_federation_runs_is_not_taken_for_cancelled():
-    assert slurm_output.queued("7|N/A|REVOKED|0|0|5|5||None|(null)|\n") == {}
-    assert slurm_output.accounted("7|REVOKED|0:0|5|5|None assigned|None\n") == {}
+    assert output.queued("7|N/A|REVOKED|0|0|5|5||None|(null)|\n") == {}
+    assert output.accounted("7|REVOKED|0:0|5|5|None assigned|None\n") == {}
 
 
 def test_exhausted_memory_is_no_signal_125():
-    (told,) = slurm_output.accounted("7|OUT_OF_MEMORY|0:125|5|6|n1|None\n")["7"].values()
+    (told,) = output.accounted("7|OUT_OF_MEMORY|0:125|5|6|n1|None\n")["7"].values()
     assert (told.state, told.exit_code) == ("OUT_OF_MEMORY", None)
-    (told,) = slurm_output.queued("7|N/A|OUT_OF_MEMORY|125|0|5|6|n1|OutOfMemory|(null)|\n")["7"].values()
+    (told,) = output.queued("7|N/A|OUT_OF_MEMORY|125|0|5|6|n1|OutOfMemory|(null)|\n")["7"].values()
     assert (told.state, told.exit_code) == ("OUT_OF_MEMORY", None)
 
 
 def test_an_array_is_told_from_a_job_also_where_only_its_first_task_is_left():
     only_first = "7|0|RUNNING|0|0|5|NONE|n1|None|(null)|\n8|N/A|RUNNING|0|0|5|NONE|n1|None|(null)|\n"
-    assert slurm_output.arrays(only_first) == {"7"}
+    assert output.arrays(only_first) == {"7"}
 
 
 OF_SLURM = {
@@ -133,7 +133,7 @@ AS_THEY_ARE = "BOOT_FAIL COMPLETED DEADLINE NODE_FAIL OUT_OF_MEMORY PREEMPTED TI
     + [(given, given) for given in AS_THEY_ARE.split()],
 )
 def test_every_state_of_slurm_becomes_one_of_ours(given, state):
-    assert slurm_output.state_named(given) == state
+    assert output.state_named(given) == state
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_every_state_of_slurm_becomes_one_of_ours(given, state):
     ],
 )
 def test_ranges_of_tasks(text, tasks):
-    assert slurm_output.task_numbers(text) == tasks
+    assert output.task_numbers(text) == tasks
 
 
 @pytest.mark.parametrize(
@@ -163,9 +163,9 @@ def test_ranges_of_tasks(text, tasks):
     ],
 )
 def test_short_forms_of_host_names(text, hosts):
-    assert slurm_output.host_names(text) == hosts
+    assert output.host_names(text) == hosts
 
 
 @pytest.mark.parametrize("text", ["", "\n", "slurm_load_jobs error\n", "x|" * 10, "|" * 10 + "\n"])
 def test_what_is_no_answer_names_no_job(text):
-    assert slurm_output.queued(text) == slurm_output.accounted(text) == {}
+    assert output.queued(text) == output.accounted(text) == {}

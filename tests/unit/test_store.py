@@ -13,12 +13,12 @@ import pytest
 import sqlalchemy as sql
 from wording import fails_with
 
-from jobs import rows, store_address, tables
 from jobs.home import new_token
-from jobs.keys import TakenError
-from jobs.launchers.base import TaskState
+from jobs.schedulers.base import TaskState
 from jobs.spec import JobSpec, Resources
-from jobs.store import Store
+from jobs.store import address, rows, tables
+from jobs.store.keys import TakenError
+from jobs.store.store import Store
 from trainer.errors import JobError, StoreError
 
 ARRAY = JobSpec(
@@ -231,9 +231,9 @@ def test_a_password_after_the_question_mark_is_hidden_as_well() -> None:
         Store("postgresql://me@127.0.0.1:1/jobs?password=hunter%2B2&sslpassword=hunter3&connect_timeout=2")
     said = str(error.value)
     assert "hunter" not in said and "password=***&sslpassword=***" in said and "connect_timeout=2" in said
-    url = store_address.parse("postgresql://me:hunter1@h/d?password=hunter%2B2")
+    url = address.parse("postgresql://me:hunter1@h/d?password=hunter%2B2")
     told = 'connection to "hunter1" with hunter+2 or hunter%2B2 failed'
-    assert "hunter" not in store_address.without_secrets(told, url)
+    assert "hunter" not in address.without_secrets(told, url)
 
 
 @pytest.mark.parametrize(
@@ -265,15 +265,6 @@ def test_a_driver_that_is_missing_is_named_with_what_installs_it(monkeypatch) ->
     with fails_with(StoreError) as error:
         Store("mysql://127.0.0.1:1/jobs")
     assert error.value.cure is None
-
-
-def test_a_store_of_a_newer_format_is_left_alone(tmp_path) -> None:
-    Store(tmp_path / "jobs.db")
-    with sqlite3.connect(tmp_path / "jobs.db") as database:
-        database.execute("UPDATE schema_version SET version = 99")
-    database.close()
-    with fails_with(StoreError):
-        Store(tmp_path / "jobs.db")
 
 
 def test_a_file_that_is_no_database_is_an_error_that_names_it(tmp_path) -> None:

@@ -10,13 +10,13 @@ import pytest
 from stand_in_cluster import StandInCluster
 from wording import fails_with
 
-from jobs import recovery, submitter
 from jobs.home import job_folder, job_path, new_token
-from jobs.launchers.base import NoAnswer, TaskState
+from jobs.requests.submission import submit
+from jobs.schedulers.base import NoAnswer, TaskState
 from jobs.sites import HERE
 from jobs.spec import JobSpec
-from jobs.store import Store
-from jobs.submission import submit
+from jobs.store import submitter, sync
+from jobs.store.store import Store
 from trainer.errors import JobError, LauncherError, StoreError
 
 SPEC = JobSpec("a job", "train", (("true",),), "/")
@@ -29,8 +29,8 @@ def half_submitted(store: Store, monkeypatch, *, by: str = DEAD, ago: float = 0.
     monkeypatch.setattr(submitter, "myself", lambda: by)
     token = new_token()
     with monkeypatch.context() as patched:
-        now = recovery.time.time() - ago
-        patched.setattr("jobs.store.time.time", lambda: now)
+        now = sync.time.time() - ago
+        patched.setattr("jobs.store.store.time.time", lambda: now)
         return store.add(token, SPEC, launcher="slurm", site="here", folder=job_path(token), **more)
 
 
@@ -81,10 +81,10 @@ def test_a_job_that_nobody_can_tell_of_waits_for_recovery(store, cluster, tmp_pa
     with fails_with(LauncherError):
         submit(store, cluster, SPEC, HERE)
     assert store.get("new-1").state == "SUBMITTING"
-    assert set(recovery.recover(store, {"slurm": cluster}, settle_s=0, stale_s=0)) == {"slurm"}
+    assert set(sync.recover(store, {"slurm": cluster}, settle_s=0, stale_s=0)) == {"slurm"}
     assert store.get("new-1").state == "SUBMITTING"
     cluster.down = False
-    recovery.recover(store, {"slurm": cluster})
+    sync.recover(store, {"slurm": cluster})
     assert store.get("new-1").label == "1"
 
 
@@ -98,7 +98,7 @@ def test_a_job_that_slurm_may_have_taken_is_not_said_to_be_lost_at_once(store, c
     job = store.get("new-1")
     assert job.state == "SUBMITTING"
     cluster.file.write_text(f"{job.token}\n")
-    recovery.recover(store, {"slurm": cluster})
+    sync.recover(store, {"slurm": cluster})
     assert store.get("new-1").label == "1"
 
 
@@ -123,7 +123,7 @@ def test_a_launcher_that_is_silent_is_asked_once(store, cluster, monkeypatch) ->
         raise LauncherError("nothing")
 
     monkeypatch.setattr(cluster, "find", silent)
-    assert set(recovery.recover(store, {"slurm": cluster})) == {"slurm"}
+    assert set(sync.recover(store, {"slurm": cluster})) == {"slurm"}
     assert len(asked) == 1
 
 
@@ -131,7 +131,7 @@ def test_a_full_disk_before_the_start_loses_the_job_with_its_reason(store, clust
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("jobs.submission.atomic.write_by", full)
+    monkeypatch.setattr("jobs.requests.submission.atomic.write_by", full)
     with pytest.raises(Exception, match="No space left"):
         submit(store, cluster, SPEC, HERE)
     assert (store.get("new-1").state, cluster.tokens()) == ("LOST", [])
@@ -139,38 +139,38 @@ def test_a_full_disk_before_the_start_loses_the_job_with_its_reason(store, clust
 
 def test_recovery_waits_for_a_program_that_outlives_its_submitter(store, cluster, monkeypatch) -> None:
     job = half_submitted(store, monkeypatch)
-    recovery.recover(store, {"slurm": cluster})
+    sync.recover(store, {"slurm": cluster})
     assert store.get("new-1").state == "SUBMITTING"
     cluster.file.write_text(f"{job.token}\n")
-    recovery.recover(store, {"slurm": cluster})
+    sync.recover(store, {"slurm": cluster})
     assert (store.get("new-1").external, store.get("new-1").state) == ("1", "PENDING")
 
 
 def test_a_job_said_to_be_lost_is_found_when_it_appears_all_the_same(store, cluster, monkeypatch) -> None:
-    job = half_submitted(store, monkeypatch, ago=2 * recovery.SETTLE_S)
-    recovery.recover(store, {"slurm": cluster})
+    job = half_submitted(store, monkeypatch, ago=2 * sync.SETTLE_S)
+    sync.recover(store, {"slurm": cluster})
     assert store.get("new-1").state == "LOST"
     assert "was not finished, and slurm has no such job" in store.get("new-1").reason
     cluster.file.write_text(f"{job.token}\n")
-    recovery.recover(store, {"slurm": cluster})
+    sync.recover(store, {"slurm": cluster})
     assert (store.get("new-1").external, store.get("new-1").state) == ("1", "PENDING")
 
 
 def test_a_job_that_ran_and_was_forgotten_is_lost_and_says_where_its_output_is(
     store, cluster, monkeypatch
 ) -> None:
-    job = half_submitted(store, monkeypatch, ago=2 * recovery.SETTLE_S)
+    job = half_submitted(store, monkeypatch, ago=2 * sync.SETTLE_S)
     job_folder(job.token).joinpath("out.log").touch()
-    recovery.recover(store, {"slurm": cluster})
+    sync.recover(store, {"slurm": cluster})
     assert f"it did start: its output is in {job.folder}" in store.get("new-1").reason
 
 
 def test_a_submitter_that_lives_or_cannot_be_asked_is_given_longer(store, cluster, monkeypatch) -> None:
-    half_submitted(store, monkeypatch, by=submitter.myself(), ago=2 * recovery.SETTLE_S)
-    half_submitted(store, monkeypatch, by="elsewhere/boot/1 2 3", ago=2 * recovery.SETTLE_S)
-    recovery.recover(store, {"slurm": cluster})
+    half_submitted(store, monkeypatch, by=submitter.myself(), ago=2 * sync.SETTLE_S)
+    half_submitted(store, monkeypatch, by="elsewhere/boot/1 2 3", ago=2 * sync.SETTLE_S)
+    sync.recover(store, {"slurm": cluster})
     assert {job.state for job in store.list()} == {"SUBMITTING"}
-    recovery.recover(store, {"slurm": cluster}, stale_s=recovery.SETTLE_S)
+    sync.recover(store, {"slurm": cluster}, stale_s=sync.SETTLE_S)
     assert {job.state for job in store.list()} == {"LOST"}
 
 
@@ -179,8 +179,8 @@ def test_jobs_of_other_users_launchers_and_clusters_are_left_alone(store, cluste
     with monkeypatch.context() as patched:
         patched.setattr(submitter, "user", lambda: "somebody else")
         half_submitted(store, monkeypatch, ago=1e6)
-    recovery.recover(store, {"slurm": cluster})
-    recovery.recover(store, {"docker": StandInCluster(cluster.file, name="docker")})
+    sync.recover(store, {"slurm": cluster})
+    sync.recover(store, {"docker": StandInCluster(cluster.file, name="docker")})
     assert {job.state for job in store.list()} == {"SUBMITTING"}
 
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from jobs import surviving
+from jobs.local import surviving
 
 PROGRAM = """#!/bin/sh
 [ "$1 $2 $3 $4 $5" = "--mca orte_enable_recovery 1 -x CINGULUM_END_FILE" ] || exit 99

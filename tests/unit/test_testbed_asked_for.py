@@ -11,7 +11,7 @@ import pytest
 from wording import fails_with
 
 from cingulum import cli
-from jobs.testbed import Testbed, layout, links, namespaces, programs, quotas, slurm_config, teardown
+from jobs.testbed import Testbed, layout, links, making, namespaces, programs, slurm_daemons
 from jobs.testbed.layout import Settings
 from trainer.errors import JobError, LauncherError
 
@@ -21,7 +21,7 @@ def test_a_name_that_could_be_a_path_or_an_option_is_refused(name):
     with fails_with(JobError):
         Settings(name=name)
     with fails_with(JobError):
-        teardown.take_down(name)
+        making.take_down(name)
 
 
 @pytest.mark.parametrize("rate", ["", "0gbit", "1", "1gb", "-1gbit", "1gbit 2", "1gbit\n", "nan", "1e3mbit"])
@@ -68,25 +68,25 @@ def test_every_host_has_an_address_of_its_own():
 
 
 def test_slurm_is_told_of_every_host_and_of_accounting_only_where_it_runs():
-    plain = slurm_config.slurm_conf(Settings(hosts=3, cpus=4, gpus=2), Path("/f"))
+    plain = slurm_daemons.slurm_conf(Settings(hosts=3, cpus=4, gpus=2), Path("/f"))
     assert "NodeName=n3 NodeAddr=10.99.0.13 CPUs=4 RealMemory=4000 Gres=gpu:2 State=UNKNOWN\n" in plain
     assert "NodeName=n4" not in plain
     assert "Accounting" not in plain
-    kept = slurm_config.slurm_conf(Settings(accounting=True), Path("/f"))
+    kept = slurm_daemons.slurm_conf(Settings(accounting=True), Path("/f"))
     assert "AccountingStoragePass=/f/munge.socket\n" in kept
     assert "Gres" not in kept  # without slurmdbd's knowing gpu, tracking it is fatal
 
 
 def test_each_pretended_gpu_has_a_device_file_as_slurm_counts_none_without():
     assert (
-        slurm_config.gres_conf(Settings(hosts=1, gpus=2), Path("/f"))
+        slurm_daemons.gres_conf(Settings(hosts=1, gpus=2), Path("/f"))
         == "NodeName=n1 Name=gpu File=/f/dev/gpu[0-1]\n"
     )
     assert (
-        slurm_config.gres_conf(Settings(hosts=1, gpus=1), Path("/f"))
+        slurm_daemons.gres_conf(Settings(hosts=1, gpus=1), Path("/f"))
         == "NodeName=n1 Name=gpu File=/f/dev/gpu0\n"
     )
-    assert slurm_config.gres_conf(Settings(hosts=1), Path("/f")) == ""
+    assert slurm_daemons.gres_conf(Settings(hosts=1), Path("/f")) == ""
 
 
 @pytest.fixture
@@ -227,16 +227,16 @@ def test_what_cannot_be_made_leaves_nothing(here):
         raise LauncherError("no")
 
     here.setattr("jobs.testbed.accounts.write", refuse)
-    here.setattr(quotas, "remove", lambda _: None)
+    here.setattr(namespaces, "remove_quotas", lambda _: None)
     with pytest.raises(LauncherError):
         Testbed.up(1)
     assert not layout.BASE.parent.exists()
 
 
 def test_quotas_that_cannot_be_set_are_an_error_with_a_cure(here, tmp_path):
-    here.setattr(quotas, "_ROOT", tmp_path / "nowhere")
+    here.setattr(namespaces, "_CGROUPS", tmp_path / "nowhere")
     with fails_with(LauncherError) as raised:
-        quotas.limit(tmp_path, "x", ("n1",), 0.5)
+        namespaces.set_quota(tmp_path, "x", ("n1",), 0.5)
     assert "--cpus-per-host" in str(raised.value)
 
 
@@ -244,13 +244,13 @@ def test_quotas_of_version_2_are_written_as_the_kernel_reads_them(here, tmp_path
     root = tmp_path / "cgroup"
     root.mkdir()
     (root / "cgroup.controllers").write_text("cpu memory\n")
-    here.setattr(quotas, "_ROOT", root)
-    quotas.limit(tmp_path, "x", ("n1", "n2"), 0.25)
+    here.setattr(namespaces, "_CGROUPS", root)
+    namespaces.set_quota(tmp_path, "x", ("n1", "n2"), 0.25)
     assert (root / "cgroup.subtree_control").read_text() == "+cpu"
     group = root / "cingulum-testbed-x" / "n2"
     assert (group / "cpu.max").read_text() == "25000 100000"
-    assert quotas.of_host(tmp_path, "n2") == group / "cgroup.procs"
-    assert quotas.of_host(tmp_path, "ctl") is None
+    assert namespaces.quota_of(tmp_path, "n2") == group / "cgroup.procs"
+    assert namespaces.quota_of(tmp_path, "ctl") is None
 
 
 def test_the_switch_tells_its_links_and_no_others(here):

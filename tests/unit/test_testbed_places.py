@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from wording import fails_with
 
-from jobs.testbed import Testbed, accounts, delay, layout, making, namespaces, programs, quotas, teardown
+from jobs.testbed import Testbed, accounts, layout, links, making, namespaces, programs
 from jobs.testbed.layout import Settings
 from trainer.errors import JobError, LauncherError
 
@@ -83,8 +83,8 @@ def test_down_ends_although_another_one_takes_its_files_away(here):
         raise FileNotFoundError(2, "No such file or directory", str(path / "etc"))
 
     here.setattr(shutil, "rmtree", raced)
-    here.setattr(quotas, "remove", lambda _: None)
-    assert teardown.take_down("testbed")
+    here.setattr(namespaces, "remove_quotas", lambda _: None)
+    assert making.take_down("testbed")
     assert not layout.BASE.parent.exists()
 
 
@@ -133,10 +133,10 @@ def test_a_delay_that_the_kernel_does_not_take_is_an_error_with_its_reason(monke
     (tmp_path / "log" / "delay.n1.log").write_text("binding the queue: Operation not permitted\n")
     monkeypatch.setattr(namespaces, "need", lambda *_: os.getpid())
     monkeypatch.setattr(namespaces, "running", lambda *_: [])
-    monkeypatch.setattr(delay, "compiled", lambda folder: folder / "nfqdelay")
-    monkeypatch.setattr(delay, "_SECONDS", 0.1)
+    monkeypatch.setattr(links, "compiled", lambda folder: folder / "nfqdelay")
+    monkeypatch.setattr(links, "_SECONDS", 0.1)
     ran = []
     monkeypatch.setattr(programs, "run", lambda argv, doing, **_: ran.append(doing) or "")
     with fails_with(LauncherError):
-        delay.set_delay(tmp_path, "n1", "1ms")
+        links.set_delay(tmp_path, "n1", "1ms")
     assert "delaying what n1 sends" not in ran

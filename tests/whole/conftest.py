@@ -12,7 +12,7 @@ import pytest
 import yaml
 from pretended_slurm import Pretended
 
-from jobs.launchers import registry
+from jobs.schedulers import registry
 
 
 @pytest.fixture

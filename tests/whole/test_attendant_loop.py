@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs import attendant as attendant_module
-from jobs import attended_task, ledger, processes, terms
-from jobs.attendant import Attendant
-from jobs.ledger import Entry, Ledger
-from jobs.terms import Terms
+from jobs.local import attendant as attendant_module
+from jobs.local import attended_files, attended_task, processes
+from jobs.local.attendant import Attendant
+from jobs.local.attended_files import Entry, Ledger, Terms
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 
@@ -66,8 +65,8 @@ def test_a_disk_that_does_not_answer_leaves_the_tasks_alone(attendant, tmp_path,
             (tmp_path / "go").touch()
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(ledger, "beat", beat)
-    monkeypatch.setattr(ledger, "BEAT_S", 0.0)
+    monkeypatch.setattr(attended_files, "beat", beat)
+    monkeypatch.setattr(attended_files, "BEAT_S", 0.0)
     one = attendant(*until(tmp_path / "go"))
     one.run()
     assert len(beats) > 2 and Ledger.read(one.folder).tasks[0].state == "COMPLETED"
@@ -75,7 +74,7 @@ def test_a_disk_that_does_not_answer_leaves_the_tasks_alone(attendant, tmp_path,
 
 def test_a_request_that_cannot_be_taken_away_is_not_obeyed_again_and_again(attendant, tmp_path) -> None:
     one = attendant(*until(tmp_path / "go"))
-    terms.request(one.folder, "cancel", 0).mkdir()
+    attended_files.request(one.folder, "cancel", 0).mkdir()
     later((tmp_path / "go").touch, lambda: one.tasks[0].is_running)
     one.run()
     assert one.tasks[0].entry.state == "COMPLETED"
@@ -89,7 +88,7 @@ def test_it_ends_with_its_tasks_where_somebody_removed_the_folder(attendant, tmp
         shutil.rmtree(one.folder)
         (tmp_path / "go").touch()
 
-    later(remove, lambda: (one.folder / ledger.STATE).exists() and one.tasks[0].is_running)
+    later(remove, lambda: (one.folder / attended_files.STATE).exists() and one.tasks[0].is_running)
     one.run()
     assert one.tasks[0].entry.state == "COMPLETED" and not one.folder.exists()
 
@@ -105,7 +104,7 @@ def test_a_job_that_completes_while_it_is_looked_at_is_waited_for(attendant, tmp
         first.write(folder)
         return False
 
-    monkeypatch.setattr(ledger, "is_attended", is_attended)
+    monkeypatch.setattr(attended_files, "is_attended", is_attended)
     one = attendant(after=(other,))
     one.run()
     assert one.tasks[0].entry.state == "COMPLETED"
@@ -116,7 +115,7 @@ def runs_on_hosts(attendant, tmp_path: Path, up: str, **changes) -> Entry:
     for name in up.split():
         (tmp_path / name).touch()
     hosts = {str(tmp_path / name): 1 for name in ("n1", "n2", "n3")}
-    one = attendant(hosts=hosts, probe=("test", "-e", terms.HOST), pause_s=0, requeues=0, **changes)
+    one = attendant(hosts=hosts, probe=("test", "-e", attended_files.HOST), pause_s=0, requeues=0, **changes)
     one.run()
     entry = Ledger.read(one.folder).tasks[0]
     entry.hosts = tuple(Path(name).name for name in entry.hosts)
@@ -171,7 +170,7 @@ def test_how_a_command_ended_is_written_before_its_hosts_are_asked(attendant, mo
 
     monkeypatch.setattr(attended_task, "silent_among", silent_among)
     said = "echo '[rank 1 @ n2] error: the disk is full'; exit 3"
-    one = attendant("sh", "-c", said, probe=("true", terms.HOST), requeues=0)
+    one = attendant("sh", "-c", said, probe=("true", attended_files.HOST), requeues=0)
     one.run()
     assert at_hand == [("rank 1 @ n2: the disk is full", 3)]
     assert Ledger.read(one.folder).tasks[0].failures == 1
@@ -211,14 +210,14 @@ def test_another_job_whose_state_cannot_be_read_for_a_moment_is_waited_for(
     other = tmp_path / "other"
     other.mkdir()
     Ledger.new("0" * 16, [Entry(0, state="COMPLETED")]).write(other)
-    plain, failures = ledger.is_attended, [errno.ESTALE, errno.EIO]
+    plain, failures = attended_files.is_attended, [errno.ESTALE, errno.EIO]
 
     def is_attended(folder: Path) -> bool:
         if failures:
             raise OSError(failures.pop(), "for a moment")
         return plain(folder)
 
-    monkeypatch.setattr(ledger, "is_attended", is_attended)
+    monkeypatch.setattr(attended_files, "is_attended", is_attended)
     one = attendant(after=(other,))
     one.run()
     assert not failures and one.tasks[0].entry.state == "COMPLETED"

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs import attended_task, processes, progress_made, terms
-from jobs.attended_task import AttendedTask
-from jobs.ledger import Entry
-from jobs.terms import Terms
+from jobs.local import attended_files, attended_task, processes
+from jobs.local.attended_files import Entry, Terms
+from jobs.local.attended_task import AttendedTask
+from jobs.supervisor import progress
 
 TERMS = Terms("0" * 16, "test", (("sleep", "600"),), "/", grace_s=5)
 
@@ -186,7 +186,7 @@ def test_who_comes_a_step_further_now_and_then_or_is_preempted_goes_on(task, tmp
     assert idle == [0, 1, 0, 1, 2]
     saves = script(tmp_path, "trap 'exit 75' USR2; BEGUN; while :; do sleep 0.02; done")
     two = task(*saves, runs=(str(tmp_path),))
-    for _ in range(progress_made.STARTS + 1):
+    for _ in range(progress.STARTS + 1):
         begun(two, tmp_path)
         two.save("again")
         assert (ended(two).state, two.entry.idle) == ("REQUEUED", 0)
@@ -218,7 +218,7 @@ def test_a_start_on_a_host_that_falls_silent_is_ended(task, tmp_path) -> None:
     names = [str(tmp_path / name) for name in ("n1", "n2")]
     for name in names:
         Path(name).touch()
-    probe = ("test", "-e", terms.HOST)
+    probe = ("test", "-e", attended_files.HOST)
     one = task("sleep", "600", hosts=dict.fromkeys(names, 1), probe=probe, check_s=0.01)
     assert one.start(names)
     heard = time.monotonic() + 0.5

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from wording import fails_with
 
-from jobs import home, host_checks, host_facts, processes
-from jobs.launchers import mpirun
-from jobs.launchers.mpirun import Mpirun
+from jobs import home
+from jobs.local import host_checks, host_facts, mpirun, processes
+from jobs.local.attended_files import TERMS, Terms
+from jobs.local.mpirun import Mpirun
 from jobs.sites import HERE, Site
 from jobs.spec import JobSpec, Resources
-from jobs.terms import TERMS, Terms
 from trainer.errors import LauncherError
 
 # After `--` come the host and the words for its shell.

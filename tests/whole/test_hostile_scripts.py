@@ -17,7 +17,7 @@ from site_profiles import site_of
 from wording import fails_with
 
 from jobs import containers
-from jobs.rendering import batch_script
+from jobs.schedulers.slurm.script import batch_script
 from jobs.sites import Site
 from jobs.spec import JobSpec, Resources
 from trainer.errors import JobError

@@ -19,9 +19,9 @@ from planned_networks import small
 from pretended_slurm import submit, told
 
 from cingulum import cli
-from jobs.requests import queueing
+from jobs.requests import actions
 from jobs.spec import Resources
-from jobs.store import Store
+from jobs.store.store import Store
 from trainer.errors import LauncherError
 from trainer.planning.placement import ways
 from trainer.planning.placement.plan_file import PlanFile
@@ -391,7 +391,7 @@ def test_of_jobs_of_which_one_does_not_wait_none_is_held(slurm, capsys, monkeypa
     assert (
         cli.run(["defer", first, "--by", "-1"])
         == 2
-        == cli.run(["defer", first, "--by", str(queueing.MOST_NICE + 1)])
+        == cli.run(["defer", first, "--by", str(actions.MOST_NICE + 1)])
     )
     assert slurm.told == []
 

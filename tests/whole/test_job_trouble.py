@@ -10,9 +10,9 @@ import pytest
 from pretended_slurm import submit, told
 
 from cingulum import cli
-from jobs.launchers.base import TaskState
-from jobs.recovery import lose
-from jobs.store import Store
+from jobs.schedulers.base import TaskState
+from jobs.store.store import Store
+from jobs.store.sync import lose
 from trainer.errors import LauncherError
 
 

@@ -15,7 +15,7 @@ from cingulum.service.app import create_app
 from cingulum.service.callers import AtSocket, WithTokens
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.tokens import TokenFile
-from jobs.store import Store
+from jobs.store.store import Store
 
 
 def served(listener, callers):

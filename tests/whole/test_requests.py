@@ -6,7 +6,7 @@ from wording import fails_with
 
 from cingulum.commands import submission_check
 from jobs.requests import known, submitting
-from jobs.store import Store
+from jobs.store.store import Store
 from trainer.errors import JobError
 
 REQUEST = submitting.Request(config=Path("mine.yaml"), launcher="slurm", then="report")

@@ -21,7 +21,7 @@ from cingulum.service import listening
 from cingulum.service.app import create_app
 from cingulum.service.callers import AtSocket
 from cingulum.service.jobs_now import JobsNow
-from jobs.store import Store
+from jobs.store.store import Store
 
 HALF_SENT = (
     b"POST /api/v1/jobs/4711/share HTTP/1.1\r\nHost: localhost\r\nX-Cingulum: 1\r\n"

@@ -10,8 +10,8 @@ from made_up_run import make_divided
 from playwright.sync_api import Page, expect
 from watched_pages import PHONE, Watched, serving
 
-from jobs.cluster import on_hosts
-from jobs.store import Store
+from jobs.local import hosts
+from jobs.store.store import Store
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def service(slurm, tmp_path):
     fill(Store(), slurm, tmp_path / "jobs")
     make_divided(tmp_path / "runs" / "divided", 3)
     write_run(tmp_path / "runs" / "plain", 5)
-    with serving(tmp_path / "tokens.json", [tmp_path / "runs"], on_hosts.look) as addresses:
+    with serving(tmp_path / "tokens.json", [tmp_path / "runs"], hosts.look) as addresses:
         yield addresses["write"]
 
 

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from watched_pages import PHONE, Watched, fits, serving
 
 from cingulum.service.tokens import TokenFile
-from jobs.store import Store
+from jobs.store.store import Store
 from trainer.report.page import template
 
 MARKUP = HOSTILE.replace("/", "")

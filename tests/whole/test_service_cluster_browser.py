@@ -10,10 +10,10 @@ from jobs_to_serve import HOSTILE, fill
 from playwright.sync_api import expect
 from watched_pages import PHONE, Watched, fits, serving
 
-from jobs.cluster import slurm as slurm_answers
-from jobs.cluster.picture import Picture, Queued
 from jobs.job import Job
-from jobs.store import Store
+from jobs.schedulers.cluster_view import Picture, Queued
+from jobs.schedulers.slurm import queue as slurm_answers
+from jobs.store.store import Store
 from trainer.errors import LauncherError
 
 ANSWERS = Path(__file__).parent.parent / "unit" / "slurm_answers"

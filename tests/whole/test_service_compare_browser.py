@@ -11,7 +11,7 @@ from made_up_run import make_run
 from playwright.sync_api import expect
 from watched_pages import PHONE, Watched, fits, serving
 
-from jobs.store import Store
+from jobs.store.store import Store
 
 MARKUP = HOSTILE.replace("/", "")
 

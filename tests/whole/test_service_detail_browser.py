@@ -11,8 +11,8 @@ from made_up_run import make_divided
 from playwright.sync_api import expect
 from watched_pages import PHONE, Watched, fits, serving
 
-from jobs.launchers.base import TaskState
-from jobs.store import Store
+from jobs.schedulers.base import TaskState
+from jobs.store.store import Store
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from jobs_to_serve import fill
 from served import OURS, client_of
 
 from cingulum.service import outlooks
-from jobs.store import Store
+from jobs.store.store import Store
 
 schemathesis = pytest.importorskip("schemathesis")
 CASES = 100 if os.environ.get("CINGULUM_DEEP") else 8

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 import yaml
 
-from jobs.store import Store
+from jobs.store.store import Store
 
 CONFIG = yaml.safe_dump({"name": "mine", "data": {"shards": "shards"}, "train": {"global_batch": 12}})
 PROGRAM = Path(__file__).parents[1] / "helpers" / "service_on_stand_in.py"

@@ -17,7 +17,7 @@ from cingulum.service.app import create_app
 from cingulum.service.callers import WithTokens
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.tokens import TokenFile
-from jobs.store import Store
+from jobs.store.store import Store
 
 # Long enough that a busy machine sends within it what two hundred connections have to send.
 LIMIT_S = 3.0

@@ -20,7 +20,7 @@ from cingulum.service.callers import WithTokens
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.runs_now import RunsNow
 from cingulum.service.tokens import TokenFile
-from jobs.store import Store
+from jobs.store.store import Store
 
 END_S = 10.0
 

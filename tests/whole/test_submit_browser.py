@@ -15,8 +15,8 @@ from cingulum.service.app import create_app
 from cingulum.service.callers import WithTokens
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.tokens import TokenFile
-from jobs import sharing
-from jobs.store import Store
+from jobs.store import sharing
+from jobs.store.store import Store
 
 PHONE = {"width": 390, "height": 844}
 

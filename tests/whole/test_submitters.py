@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from stand_in_cluster import StandInCluster
 
-from jobs import recovery
-from jobs.store import Store
+from jobs.store import sync
+from jobs.store.store import Store
 
 HELPERS = Path(__file__).parents[1] / "helpers"
 # Calls of the system that change files or start programs, and at every how manyth of each to kill: SQLite
@@ -100,7 +100,7 @@ def test_a_submitter_killed_within_a_call_of_the_system_leaves_a_whole_store(
         killed += 1
         until_ended(process.pid)
         cluster, store = StandInCluster(folder / "cluster"), Store(folder / "home/jobs.db")
-        recovery.recover(store, {"slurm": cluster}, settle_s=0)
+        sync.recover(store, {"slurm": cluster}, settle_s=0)
         there = {token: str(number) for number, token in enumerate(cluster.tokens(), 1)}
         found = {job.token: job.external for job in store.list() if job.external is not None}
         assert found == there, f"killed at call {point}: {calls[-2:]}"
@@ -116,8 +116,8 @@ from pathlib import Path
 from stand_in_cluster import StandInCluster
 from jobs.sites import HERE
 from jobs.spec import JobSpec
-from jobs.store import Store
-from jobs.submission import submit
+from jobs.store.store import Store
+from jobs.requests.submission import submit
 sys.stdin.readline()
 cluster = StandInCluster(Path(sys.argv[1]))
 for number in range(5):

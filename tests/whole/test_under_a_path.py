@@ -10,7 +10,7 @@ from behind_nginx import proxied
 from jobs_to_serve import fill, write_run
 from playwright.sync_api import expect
 
-from jobs.store import Store
+from jobs.store.store import Store
 
 ROOT = "/pun/ada_1"
 

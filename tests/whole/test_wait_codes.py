@@ -11,16 +11,15 @@ from pathlib import Path
 import pytest
 
 from cingulum import cli
-from jobs import processes
-from jobs.launchers.base import Launch
-from jobs.launchers.mpirun import Mpirun
-from jobs.ledger import Ledger
+from jobs.local import processes
+from jobs.local.attended_files import TERMS, Ledger, Terms
+from jobs.local.mpirun import Mpirun
 from jobs.requests import known
+from jobs.requests.submission import submit
+from jobs.schedulers.base import Launch
 from jobs.sites import HERE
 from jobs.spec import JobSpec
-from jobs.store import Store
-from jobs.submission import submit
-from jobs.terms import TERMS, Terms
+from jobs.store.store import Store
 from trainer.errors import StoreError
 
 SLEEPS = "touch begun; exec sleep 600"

@@ -31,7 +31,7 @@ SILENT_S = 60.0
 LEAST_BEATS = 5
 
 _CLAIM = re.compile(r"([0-9]{8,18})\.json")
-# What an attendant (jobs/processes.py, jobs/terms.py) and Slurm tell a start of the job that it belongs to.
+# What an attendant (jobs/local/attended_files.py) and Slurm tell a start of the job that it belongs to.
 _TASK, _RESTARTS = "CINGULUM_TASK", "CINGULUM_RESTARTS"
 
 

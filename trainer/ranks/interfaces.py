@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 LOOPBACK = "127.0.0.1"
 EVERY = ""
 
-# Open MPI's own: the interfaces, or subnets, over which ranks and mpirun's daemons talk (jobs/fabric.py).
+# Open MPI's own: the interfaces, or subnets, over which ranks and mpirun's daemons talk (jobs/mpi.py).
 _INCLUDED = ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include")
 # So many other hosts are looked up; those of one run lie behind the same interface.
 _ASKED = 16

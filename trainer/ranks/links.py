@@ -74,7 +74,7 @@ class Links:
         return self.name_of_server(self.servers.index(process))
 
     def separate_servers(self) -> list[str]:
-        """Return lines such as "rank 2 as launched is server 0 @ node03", which jobs/blame.py reads."""
+        """Return lines, read by jobs/supervisor/blame.py: "rank 2 as launched is server 0 @ node03"."""
         return [
             f"rank {process} as launched is {self.name_of_server(number)}"
             for number, process in enumerate(self.servers)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from jobs import hostfile
+from jobs.local import hostfile
 from jobs.testbed import Testbed, layout
 from trainer.bench.scaling import page
 from trainer.bench.scaling.cells import Cell, MeasuredCell

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from jobs.launchers import mpirun
+from jobs.local import mpirun
 from jobs.testbed import Testbed
 from jobs.testbed.layout import LINK
 from trainer.bench.scaling.cells import Cell

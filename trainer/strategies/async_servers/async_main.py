@@ -26,7 +26,7 @@ from trainer.strategies.async_servers.async_coordinator import Coordinator
 from trainer.strategies.async_servers.async_state import HEADER
 
 # Where this names a file, the main process writes its exit code into it: after a process died, mpirun may
-# neither end nor know the code (jobs/surviving.py does).
+# neither end nor know the code (jobs/local/surviving.py does).
 END_FILE = "CINGULUM_END_FILE"
 # Open MPI's, of 4 and 5: whether mpirun lets the other processes live when one dies.
 _RECOVERY = ("OMPI_MCA_orte_enable_recovery", "PRTE_MCA_state_base_recoverable")

@@ -1,1 +1,0 @@
-"""Launchers of ranks: one file each."""

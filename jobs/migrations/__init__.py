@@ -1,1 +1,0 @@
-"""Formats of the store, a file each; `jobs.migrating` runs them."""

@@ -1,0 +1,1 @@
+"""Schedulers: the contract of a launcher, which launchers exist, and a folder for each scheduler."""

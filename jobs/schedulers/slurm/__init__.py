@@ -1,0 +1,1 @@
+"""Slurm: its scripts, commands, queue, and what a site may set."""
