@@ -10,11 +10,11 @@ import sys
 def main() -> None:
     """Run the command line."""
     try:
-        from cingulum import cli
+        from cingulum.cli import app
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         sys.exit(128 + signal.SIGINT)
-    cli.main()
+    app.main()
 
 
 if __name__ == "__main__":

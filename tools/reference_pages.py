@@ -223,7 +223,7 @@ def site_page() -> str:
 
 def commands() -> dict[str, Any]:
     """Every command by its name, such as `bench loader`; groups stand for their commands."""
-    from cingulum.cli import command_line
+    from cingulum.cli.app import command_line
 
     group: Any = command_line()
     found: dict[str, Any] = {}

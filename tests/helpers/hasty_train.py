@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer.leases import lease_taking
 
 lease_taking.EARLIER_S = 1.0
-sys.exit(cli.run(["train", *sys.argv[1:]]))
+sys.exit(app.run(["train", *sys.argv[1:]]))

@@ -22,8 +22,8 @@ from pathlib import Path
 from killed_at_lines import Lines, until_ended
 from stand_in_slurm import StandInSlurm
 
-from cingulum import cli
-from cingulum.commands import cancel, defer, hold, queue_orders, release, requeue, share
+from cingulum.cli import app
+from cingulum.cli.job_actions import cancel, defer, give, hold, release, requeue, share
 from jobs.home import job_folder, new_token
 from jobs.job import Job
 from jobs.local import attended_files
@@ -35,8 +35,8 @@ from jobs.spec import JobSpec
 from jobs.store import sharing, statements, store, sync, tables
 from jobs.store.store import Store
 
-COMMANDS = (cancel, defer, hold, queue_orders.give, release, requeue, share)
-MODULES = (queue_orders, known, actions, sync, sharing, statements)
+COMMANDS = (cancel, defer, hold, give, release, requeue, share)
+MODULES = (known, actions, sync, sharing, statements)
 LEADING = (*COMMANDS, actions.cancel, actions.requeue, actions.hold, actions.release, actions.nice)
 # Between the start of Slurm's program and its answer.
 CALLING = (subprocess.run, subprocess.Popen.communicate)
@@ -189,7 +189,7 @@ def run(action: Action, job: Job) -> tuple[int, str]:
     """Call the command; return its exit code, and what it says of errors."""
     first, last = action.words
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
-        code = cli.run([*first, job.label, *last])
+        code = app.run([*first, job.label, *last])
     return code, said.getvalue()
 
 

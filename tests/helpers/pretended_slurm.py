@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cingulum import cli
+from cingulum.cli import app
 from jobs.schedulers.base import Launch, TaskState
 from jobs.sites import Site
 from jobs.spec import JobSpec
@@ -90,7 +90,7 @@ class Pretended:
 
 def told(capsys, *words: str) -> object:
     capsys.readouterr()
-    assert cli.run([*words, "--json"]) == 0
+    assert app.run([*words, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from starlette.testclient import TestClient
 
-from cingulum import cli
-from cingulum.commands.service_checks import ServiceChecks
+from cingulum.cli import app as cli
+from cingulum.cli.submission_check import ServiceChecks
 from cingulum.service import listening
 from cingulum.service.app import create_app
 from cingulum.service.callers import AtSocket

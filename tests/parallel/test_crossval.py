@@ -19,7 +19,7 @@ import psutil
 import pytest
 from tiny_runs import make_shards, result, steps, write_config
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer.crossval import folds as plans
 from trainer.report import crossval_page
 
@@ -118,7 +118,7 @@ def test_every_subject_is_predicted_by_the_network_that_never_saw_it(reference):
 @pytest.mark.slow
 def test_finished_folds_are_skipped_and_the_figures_made_again(reference, tmp_path, capsys):
     copy = without(reference, tmp_path)
-    assert cli.run(["crossval", str(copy / "crossval.yaml"), f"runs={tmp_path}", "--json"]) == 0
+    assert app.run(["crossval", str(copy / "crossval.yaml"), f"runs={tmp_path}", "--json"]) == 0
     said = capsys.readouterr()
     assert "2 of 2 runs are finished already" in said.err
     assert json.loads(said.out) == json.loads((reference / "crossval.json").read_text())
@@ -135,7 +135,7 @@ def test_an_error_in_its_report_leaves_the_figures_of_a_cross_validation(
         raise ZeroDivisionError("in a chart")
 
     monkeypatch.setattr(crossval_page, "render", fail)
-    assert cli.run(["crossval", str(copy / "crossval.yaml"), f"runs={tmp_path}", "--json"]) == 0
+    assert app.run(["crossval", str(copy / "crossval.yaml"), f"runs={tmp_path}", "--json"]) == 0
     said = capsys.readouterr()
     assert "report.html could not be made (ZeroDivisionError: in a chart" in said.err
     assert f"cingulum report {copy}" in said.err
@@ -205,7 +205,7 @@ def test_a_fold_that_fails_is_told_in_its_own_words_with_its_exit_code(tmp_path,
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    assert cli.run(["crossval", *map(str, arguments)]) == 2
+    assert app.run(["crossval", *map(str, arguments)]) == 2
     errors = capsys.readouterr().err
     assert errors.count("error: ") == 1 and "Traceback" not in errors
     return errors
@@ -259,7 +259,7 @@ def test_within_mpirun_or_srun_it_is_refused(tmp_path, shards, capsys, monkeypat
 
 def test_a_dry_run_shows_every_run_and_writes_nothing(tmp_path, shards, capsys):
     config = config_of(tmp_path, shards)
-    assert cli.run(["crossval", str(config), "--seeds", "2", "--dry-run", "--json"]) == 0
+    assert app.run(["crossval", str(config), "--seeds", "2", "--dry-run", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert [run["run"] for run in plan["runs"]] == [f"fold-{f}-seed-{s}" for s in (0, 1) for f in (0, 1)]
     assert {run["state"] for run in plan["runs"]} == {"new"}
@@ -325,6 +325,6 @@ def test_ranks_that_were_started_train_one_fold_together(shards, tmp_path, launc
     ],
 )
 def test_a_fold_that_is_not_there_is_refused(shards, tmp_path, capsys, words, said):
-    assert cli.run(["crossval", str(config_of(tmp_path, shards)), *words]) == 2
+    assert app.run(["crossval", str(config_of(tmp_path, shards)), *words]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "cv").exists()

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from scipy.ndimage import gaussian_filter
 
-from cingulum import cli
+from cingulum.cli import app
 
 PEOPLE = 100
 EDGE = 20
@@ -74,7 +74,7 @@ def crossval(cohort: Path, folder: Path, *, people: str, label: str, leaks: str 
     """Import and cross-validate; returns the exit code."""
     shards = folder / "shards"
     line = ["import", str(cohort / people), str(shards), "--label", label, "--size", "16", "--workers", "1"]
-    assert cli.run(line) == 0
+    assert app.run(line) == 0
     run = {
         "name": "cv",
         "runs": str(folder),
@@ -89,7 +89,7 @@ def crossval(cohort: Path, folder: Path, *, people: str, label: str, leaks: str 
         },
     }
     (folder / "cv.yaml").write_text(yaml.safe_dump(run))
-    return cli.run(["crossval", str(folder / "cv.yaml"), "--side-by-side", "2"])
+    return app.run(["crossval", str(folder / "cv.yaml"), "--side-by-side", "2"])
 
 
 def pooled_auc(folder: Path) -> tuple[float, list[float], int]:

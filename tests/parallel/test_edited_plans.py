@@ -13,7 +13,7 @@ import pytest
 import tiny_runs
 from tiny_runs import PROGRAM
 
-from cingulum import cli
+from cingulum.cli import app
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ def write_plan(config: Path, ranks: int) -> Path:
     out = config.parent / "by-hand.json"
     # Repeatable operations cannot be switched off again in this process.
     command = ["plan", str(config), "train.deterministic=false", "--ranks", str(ranks), "--out", str(out)]
-    assert cli.run(command) == 0
+    assert app.run(command) == 0
     return out
 
 

@@ -12,7 +12,7 @@ import pytest
 from conftest import Launch
 from tiny_runs import make_shards, result, rows, write_config
 
-from cingulum import cli
+from cingulum.cli import app
 
 SEGMENTATION = {
     "task__name": "segmentation",
@@ -90,12 +90,12 @@ def test_two_ranks_train_what_one_trains(finished: Path, launch: Launch):
 
 def test_a_dry_run_tells_of_the_patches(shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     config = write_config(tmp_path, shards, "dry", train__deterministic=False, **SEGMENTATION)
-    assert cli.run(["train", str(config), "--dry-run", "--json"]) == 0
+    assert app.run(["train", str(config), "--dry-run", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["volume"] == [16, 16, 16, 1] and plan["patch"] == [8, 8, 12, 1]
     assert plan["patches_per_epoch"] == 2 * plan["split"]["train"]
     assert plan["patches_placed"] == "classes"
-    assert cli.run(["train", str(config), "data.patch.size=17"]) == 2
+    assert app.run(["train", str(config), "data.patch.size=17"]) == 2
     assert "do not fit into volumes of 16x16x16" in capsys.readouterr().err
 
 
@@ -108,6 +108,6 @@ def test_images_are_predicted_and_explaining_is_refused(finished: Path, tmp_path
     told.write_text("participant_id\tsex\nsub-1\tF\n")
     covariates = json.loads((finished / "run.json").read_text())["covariates"]
     given = ["--covariates", str(told)] if covariates else []
-    assert cli.run(["predict", str(finished), str(image), "--out", str(tmp_path / "out"), *given]) == 0
-    assert cli.run(["explain", str(finished), "--out", str(tmp_path / "explained")]) == 2
-    assert cli.run(["export", str(finished), "--out", str(tmp_path / "exported")]) == 0
+    assert app.run(["predict", str(finished), str(image), "--out", str(tmp_path / "out"), *given]) == 0
+    assert app.run(["explain", str(finished), "--out", str(tmp_path / "explained")]) == 2
+    assert app.run(["export", str(finished), "--out", str(tmp_path / "exported")]) == 0

@@ -16,7 +16,7 @@ import pytest
 import tiny_runs
 from tiny_runs import PROGRAM
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer.telemetry import records
 
 pytestmark = pytest.mark.slow
@@ -241,7 +241,7 @@ def test_a_rank_that_is_killed_changes_no_bit_of_what_the_resumed_run_ends_with(
             tmp_path, shards, "planned", **{**COMMON, **more}, train__strategy=strategy
         )
         plan, again = tmp_path / "plan.json", "train.deterministic=false"
-        assert cli.run(["plan", str(config), again, "--ranks", "2", "--out", str(plan)]) == 0
+        assert app.run(["plan", str(config), again, "--ranks", "2", "--out", str(plan)]) == 0
         assert {rank for one in json.loads(plan.read_text())["operations"] for rank, _ in one["pieces"]} == {
             0,
             1,

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from tiny_runs import flip_a_byte, make_shards, result, rows, steps, write_config
 
-from cingulum import cli
+from cingulum.cli import app
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +29,13 @@ def finished(tmp_path_factory, shards) -> Path:
     folder = tmp_path_factory.mktemp("finished")
     # Repeatable operations cannot be switched off again in this process.
     config = write_config(folder, shards, "run", train__deterministic=False, train__epochs=3)
-    assert cli.run(["train", str(config)]) == 0
+    assert app.run(["train", str(config)]) == 0
     return folder / "run"
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     """Run a command that must fail for bad input; return its one message."""
-    assert cli.run([str(argument) for argument in arguments]) == 2
+    assert app.run([str(argument) for argument in arguments]) == 2
     errors = capsys.readouterr().err
     assert errors.count("error: ") == 1
     assert "Traceback" not in errors
@@ -85,7 +85,7 @@ def test_every_held_out_subject_is_in_the_table_once(finished):
 
 
 def test_evaluating_again_gives_the_metrics_of_the_run(finished, capsys):
-    assert cli.run(["evaluate", str(finished), "--json"]) == 0
+    assert app.run(["evaluate", str(finished), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     expected = result(finished)["test"]
     assert said["loss"] == pytest.approx(expected["loss"], rel=1e-5)
@@ -101,7 +101,7 @@ def test_the_model_of_a_run_is_an_ordinary_keras_model(finished):
 
 def test_a_finished_run_is_not_run_again(finished, capsys):
     before = (finished / "result.json").read_bytes()
-    assert cli.run(["train", str(finished / "config.yaml"), "--resume"]) == 0
+    assert app.run(["train", str(finished / "config.yaml"), "--resume"]) == 0
     assert "finished already" in capsys.readouterr().err
     assert (finished / "result.json").read_bytes() == before
 
@@ -109,7 +109,7 @@ def test_a_finished_run_is_not_run_again(finished, capsys):
 def test_epochs_may_grow(finished, tmp_path, capsys):
     copy = shutil.copytree(finished, tmp_path / "run")
     assert (
-        cli.run(["train", str(copy / "config.yaml"), f"runs={tmp_path}", "train.epochs=4", "--resume"]) == 0
+        app.run(["train", str(copy / "config.yaml"), f"runs={tmp_path}", "train.epochs=4", "--resume"]) == 0
     )
     assert [row["epoch"] for row in rows(copy)] == [1, 2, 3, 4]
     assert result(copy)["steps"] == 24
@@ -118,11 +118,11 @@ def test_epochs_may_grow(finished, tmp_path, capsys):
 def test_another_runs_checkpoint_is_named_and_not_gone_on_from(finished, tmp_path, shards, capsys):
     changes = {"train__deterministic": False, "train__epochs": 1, "train__seed": 1}
     config = write_config(tmp_path, shards, "mine", **changes)
-    assert cli.run(["train", str(config)]) == 0
+    assert app.run(["train", str(config)]) == 0
     checkpoints = tmp_path / "mine" / "checkpoints"
     other = shutil.copytree(finished / "checkpoints" / "step-00000018", checkpoints / "step-00000018")
     capsys.readouterr()
-    assert cli.run(["train", str(config), "train.epochs=2", "--resume"]) == 0
+    assert app.run(["train", str(config), "train.epochs=2", "--resume"]) == 0
     said = capsys.readouterr().err
     assert f"skipped the checkpoint {other}: another run wrote it" in said
     assert f"resumed from {checkpoints / 'step-00000006'}" in said
@@ -134,7 +134,7 @@ def test_another_runs_checkpoint_is_named_and_not_gone_on_from(finished, tmp_pat
 
 def test_a_dry_run_shows_the_plan_and_writes_nothing(tmp_path, shards, capsys):
     config = write_config(tmp_path, shards, "run", train__deterministic=False)
-    assert cli.run(["train", str(config), "--dry-run", "--json"]) == 0
+    assert app.run(["train", str(config), "--dry-run", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["steps_per_epoch"] == 6 and plan["steps"] == 24 and plan["micro_batch"] == 4
     assert plan["split"] == {"train": 22, "validation": 4, "test": 6}
@@ -176,13 +176,13 @@ def test_a_dry_run_refuses_leaks_as_the_run_does(tmp_path, capsys):
     assert [line for line in said[0].splitlines() if "sub-0" in line] == [
         line for line in said[1].splitlines() if "sub-0" in line
     ]
-    assert cli.run(["train", str(config), "data.leaks=warn", "--dry-run"]) == 0
+    assert app.run(["train", str(config), "data.leaks=warn", "--dry-run"]) == 0
     assert "warning: splits share what they must not" in capsys.readouterr().err
 
 
 def test_a_dry_run_of_a_run_that_goes_on_shows_its_plan(finished, capsys):
     before = sorted(finished.rglob("*"))
-    assert cli.run(["train", str(finished / "config.yaml"), "train.epochs=5", "--resume", "--dry-run"]) == 0
+    assert app.run(["train", str(finished / "config.yaml"), "train.epochs=5", "--resume", "--dry-run"]) == 0
     assert "steps per epoch" in capsys.readouterr().out
     assert sorted(finished.rglob("*")) == before
 
@@ -202,7 +202,7 @@ def test_the_largest_numbers_that_are_taken_do_no_harm_to_a_dry_run(tmp_path, sh
 def test_early_stopping_ends_the_run_and_keeps_the_best_epoch(tmp_path, shards):
     stopping = {"metric": "val_loss", "patience": 1, "min_delta": 100.0}
     changes = {"train__early_stopping": stopping, "train__deterministic": False}
-    assert cli.run(["train", str(write_config(tmp_path, shards, "run", **changes))]) == 0
+    assert app.run(["train", str(write_config(tmp_path, shards, "run", **changes))]) == 0
     said = result(tmp_path / "run")
     assert said["epochs"] == 2 and said["best"]["epoch"] == 1
 
@@ -291,7 +291,7 @@ def test_raw_images_are_prepared_as_in_training_and_predicted(finished, tmp_path
     from trainer.data.images.preprocess import Recipe, prepare
 
     image, table = image_file(tmp_path / "scan.nii.gz"), tmp_path / "table.csv"
-    assert cli.run(["predict", str(finished), str(image), "--output", str(table)]) == 0
+    assert app.run(["predict", str(finished), str(image), "--output", str(table)]) == 0
     with table.open() as file:
         (row,) = csv.DictReader(file)
     recipe = Recipe.from_json(json.loads((finished / "run.json").read_text())["preprocessing"])
@@ -302,7 +302,7 @@ def test_raw_images_are_prepared_as_in_training_and_predicted(finished, tmp_path
     assert row["predicted"] == ("NC" if expected > 0.5 else "AD")
 
     capsys.readouterr()
-    assert cli.run(["predict", str(finished), str(image), "--json"]) == 0
+    assert app.run(["predict", str(finished), str(image), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["predicted"] == row["predicted"]
 
 

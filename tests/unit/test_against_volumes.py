@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from cingulum.commands.train import _summary
+from cingulum.cli.train import _summary
 from trainer.report import against_volumes
 from trainer.report.judge_classes import _verdict
 from trainer.report.predictions import Predictions

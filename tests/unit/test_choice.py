@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 from wording import fails_with
 
-from cingulum.cli import run
+from cingulum.cli.app import run
 from trainer import config as configuration
 from trainer.config import AutoConfig
 from trainer.config.strategy import PLANNED, SIMULATED

@@ -12,8 +12,9 @@ from importlib.metadata import version
 import pytest
 import typer
 
-from cingulum import __main__, cli
-from cingulum.commands import COMMANDS
+from cingulum import __main__
+from cingulum.cli import app as cli
+from cingulum.cli.groups import COMMANDS
 from trainer.errors import ConfigError, Stopped, TrainingError
 
 
@@ -79,7 +80,7 @@ def test_ctrl_c_says_how_to_go_on_and_ends_in_130(ends_with, capsys, command, sa
 
 
 def test_a_reader_who_has_seen_enough_is_no_error():
-    code = "import sys; from cingulum import cli; sys.exit(cli.run(['--help']))"
+    code = "import sys; from cingulum.cli import app; sys.exit(app.run(['--help']))"
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, text=True)
@@ -109,7 +110,7 @@ def test_ctrl_c_while_the_command_is_imported_is_answered_in_words(monkeypatch, 
     plain = builtins.__import__
 
     def interrupted(name, *how):
-        if name == "cingulum" and how[2] == ("cli",):
+        if name == "cingulum.cli" and how[2] == ("app",):
             raise KeyboardInterrupt
         return plain(name, *how)
 
@@ -156,8 +157,8 @@ def test_an_option_that_is_like_no_key_is_a_usage_error_and_no_more(arguments, c
 
 def test_the_version_is_shown_without_loading_what_trains():
     code = (
-        "import sys; from cingulum import cli\n"
-        "ended = cli.run(['--version'])\n"
+        "import sys; from cingulum.cli import app\n"
+        "ended = app.run(['--version'])\n"
         "sys.exit(ended or any(m in sys.modules for m in ('tensorflow', 'keras', 'numpy', 'pydantic')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

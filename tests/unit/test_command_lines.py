@@ -12,7 +12,7 @@ import pytest
 import typer
 from pages import FENCE, PAGES, ROOT
 
-from cingulum.cli import command_line
+from cingulum.cli.app import command_line
 from trainer import config
 
 OPERATORS = {";", "&&", "||", "|", "&", "(", ")", ">", ">>", "<", "2>", "do", "then", "else", "{", "}", "!"}

@@ -11,7 +11,7 @@ import telemetry_lines
 from test_crossval_held_out import crossval
 from wording import fails_with
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer.crossval import tables
 from trainer.errors import RunError
 from trainer.run_folder import crossval_folder
@@ -29,11 +29,11 @@ def finished(tmp_path) -> Path:
 
 
 def test_evaluate_shows_what_all_folds_say_of_held_out_subjects(finished, capsys):
-    assert cli.run(["evaluate", str(finished)]) == 0
+    assert app.run(["evaluate", str(finished)]) == 0
     said = capsys.readouterr().out
     assert "6 subjects, each held out once for each of 2 seeds" in said
     assert "auc" in said and "mean and sd over 6 runs" in said
-    assert cli.run(["evaluate", str(finished), "--json"]) == 0
+    assert app.run(["evaluate", str(finished), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads((finished / "crossval.json").read_text())
 
 
@@ -48,12 +48,12 @@ def test_of_several_ranks_one_shows_a_cross_validation(finished, capsys, monkeyp
     for rank in (0, 1):
         for name, value in environment.items():
             monkeypatch.setenv(name, value.format(rank))
-        assert cli.run(["evaluate", str(finished)]) == 0
+        assert app.run(["evaluate", str(finished)]) == 0
         assert ("held out once" in capsys.readouterr().out) == (rank == 0)
 
 
 def test_another_split_than_the_held_out_one_belongs_to_a_fold(finished, capsys):
-    assert cli.run(["evaluate", str(finished), "--split", "validation"]) == 2
+    assert app.run(["evaluate", str(finished), "--split", "validation"]) == 2
     said = capsys.readouterr().err
     assert "held out" in said and f"cingulum evaluate {finished / 'fold-0-seed-0'} --split validation" in said
 
@@ -62,7 +62,7 @@ def test_another_split_than_the_held_out_one_belongs_to_a_fold(finished, capsys)
 def test_an_unfinished_cross_validation_says_how_to_go_on(finished, capsys, command):
     (finished / "crossval.json").unlink()
     (finished / "fold-1-seed-0" / "result.json").unlink()
-    assert cli.run([command, str(finished)]) == 2
+    assert app.run([command, str(finished)]) == 2
     said = capsys.readouterr().err
     assert "5 of its runs have a result" in said
     assert f"cingulum crossval {finished / 'crossval.yaml'}" in said
@@ -71,7 +71,7 @@ def test_an_unfinished_cross_validation_says_how_to_go_on(finished, capsys, comm
 @pytest.mark.parametrize("text", ["{", "[]", '{"per_fold": 3}', "[" * 100_000])
 def test_a_damaged_summary_is_named(finished, capsys, text):
     (finished / "crossval.json").write_text(text)
-    assert cli.run(["evaluate", str(finished)]) == 2
+    assert app.run(["evaluate", str(finished)]) == 2
     assert "crossval.json: is damaged" in capsys.readouterr().err
 
 
@@ -90,18 +90,18 @@ def test_a_cross_validation_without_a_fold_says_how_to_begin(tmp_path):
 
 
 def test_diagnose_judges_every_fold_that_told_of_its_time(finished, capsys):
-    assert cli.run(["diagnose", str(finished)]) == 2
+    assert app.run(["diagnose", str(finished)]) == 2
     assert "none of its runs" in capsys.readouterr().err
     told = finished / "fold-2-seed-1"
     (told / "config.yaml").write_text("name: x\ndata: {shards: nowhere}\n")
     for rank in range(2):
         steps = [Step(n, 1.0, 0.0, 0.2, 0.3, 0.4, 0.1, 0.05, 0.05, first=n == 1) for n in range(1, 9)]
         telemetry_lines.append(records.rank_file(told, rank), [dataclasses.asdict(step) for step in steps])
-    assert cli.run(["diagnose", str(finished)]) == 0
+    assert app.run(["diagnose", str(finished)]) == 0
     said = capsys.readouterr().out
     assert f"{told}: network-bound" in said
     assert f"{finished / 'fold-0-seed-0'}: has no telemetry" in said
-    assert cli.run(["diagnose", str(finished), "--json"]) == 0
+    assert app.run(["diagnose", str(finished), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [run["run"] for run in found["runs"]] == [str(told)]
     assert len(found["without"]) == 5

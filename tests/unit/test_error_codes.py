@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from shard_sets import flip_byte, make_shard_set
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer import errors
 from trainer.errors import CingulumError, ConfigError, FoldError, RunError, ShardError
 from trainer.ranks.agreement import Agreed, agree
@@ -18,7 +18,7 @@ from trainer.ranks.agreement import Agreed, agree
 
 def with_json() -> list[list[str]]:
     """A failing command line of each command that has --json: a file is missing, or an option is wrong."""
-    found, waiting = [], [([], cli.command_line())]
+    found, waiting = [], [([], app.command_line())]
     while waiting:
         words, command = waiting.pop()
         if hasattr(command, "commands"):
@@ -85,7 +85,7 @@ def test_a_damaged_shard_set_is_told_as_an_object(tmp_path, capsys):
     make_shard_set(tmp_path / "set")
     index = tmp_path / "set" / "index.json"
     index.write_text(index.read_text()[:-20])
-    assert cli.run(["verify", str(tmp_path / "set"), "--json"]) == 2
+    assert app.run(["verify", str(tmp_path / "set"), "--json"]) == 2
     said = capsys.readouterr()
     error = last_line(said.out)
     assert (error["code"], error["path"]) == ("SHARD_DAMAGED", str(index))
@@ -93,7 +93,7 @@ def test_a_damaged_shard_set_is_told_as_an_object(tmp_path, capsys):
 
 
 def test_without_json_nothing_is_on_standard_output(tmp_path, capsys):
-    assert cli.run(["verify", str(tmp_path / "none")]) == 2
+    assert app.run(["verify", str(tmp_path / "none")]) == 2
     assert capsys.readouterr().out == ""
 
 
@@ -109,17 +109,17 @@ def test_a_volume_that_changed_is_damage_and_names_its_file(tmp_path):
 def test_a_configuration_that_is_wrong_names_its_file_and_its_key(tmp_path, capsys):
     path = tmp_path / "run.yaml"
     path.write_text("{name: r, data: {shards: s}, train: {epochs: 0, seeed: 1}}")
-    assert cli.run(["train", str(path), "--json", "--dry-run"]) == 2
+    assert app.run(["train", str(path), "--json", "--dry-run"]) == 2
     error = last_line(capsys.readouterr().out)
     assert (error["code"], error["path"], error["key"]) == ("CONFIG_INVALID", str(path), "train.epochs")
     path.write_text("{name: r, data: {shards: s}}")
-    assert cli.run(["train", str(path), "train.seed=-1", "--json", "--dry-run"]) == 2
+    assert app.run(["train", str(path), "train.seed=-1", "--json", "--dry-run"]) == 2
     error = last_line(capsys.readouterr().out)
     assert error["key"] == "train.seed" and "path" not in error  # the command line is wrong, not the file
 
 
 def test_a_command_line_that_is_not_understood_is_told_as_an_object(capsys):
-    assert cli.run(["verify", "a", "--json", "--no-such-option"]) == 2
+    assert app.run(["verify", "a", "--json", "--no-such-option"]) == 2
     said = capsys.readouterr()
     error = last_line(said.out)
     assert error["code"] == "USAGE" and "--no-such-option" in error["message"]
@@ -162,7 +162,7 @@ def test_an_error_about_a_file_or_folder_has_its_path(room):
 @pytest.mark.parametrize("command", with_json(), ids=" ".join)
 def test_each_command_with_json_tells_its_failure_as_an_object(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    code = cli.run([*command, "--json"])
+    code = app.run([*command, "--json"])
     error = last_line(capsys.readouterr().out)
     assert code in (1, 2) and error["code"] and error["message"]
 

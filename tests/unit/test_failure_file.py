@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from cingulum import cli
+from cingulum.cli import app
 from jobs.supervisor import blame
 from jobs.supervisor.blame import Blame
 from jobs.supervisor.record import left_by_ranks
@@ -60,14 +60,14 @@ def test_storage_that_does_not_answer_does_not_keep_a_process_from_its_end(tmp_p
 
 def test_what_the_file_system_says_is_left_too(tmp_path, monkeypatch):
     monkeypatch.setenv("CINGULUM_FAILURES", str(tmp_path))
-    assert cli.run(["inspect", "x" * 300]) == 1
+    assert app.run(["inspect", "x" * 300]) == 1
     (record,) = left_by_ranks(tmp_path)
     assert "File name too long" in record["message"]
 
 
 def test_a_command_that_fails_alone_leaves_its_message(tmp_path, monkeypatch):
     monkeypatch.setenv("CINGULUM_FAILURES", str(tmp_path))
-    assert cli.run(["train", str(tmp_path / "none.yaml")]) == 2
+    assert app.run(["train", str(tmp_path / "none.yaml")]) == 2
     (record,) = left_by_ranks(tmp_path)
     assert (record["exit_code"], record["who"], record["host"]) == (2, "", socket.gethostname())
     assert "none.yaml" in record["message"]

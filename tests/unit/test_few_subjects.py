@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from cingulum.commands.evaluate import lines_of
+from cingulum.cli.inference import lines_of
 from trainer.crossval import figures
 from trainer.crossval.held_out import HeldOut
 from trainer.explain.regions import Shares

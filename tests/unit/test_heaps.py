@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from cingulum import cli
-from cingulum.commands.serving import Serving
+from cingulum.cli import app
+from cingulum.cli.serving import Serving
 from cingulum.service import heaps
 
 # Threads that hold memory at the same time, and how many heaps that made.
@@ -78,5 +78,5 @@ def test_serve_keeps_few_before_it_answers(monkeypatch, tmp_path):
     monkeypatch.setenv("CINGULUM_HOME", str(tmp_path))
     monkeypatch.setattr(heaps, "keep_few", lambda: done.append("heaps"))
     monkeypatch.setattr(Serving, "at_socket", lambda self, path, host: done.append("serves"))
-    assert cli.run(["serve", "--socket", str(tmp_path / "s")]) == 0
+    assert app.run(["serve", "--socket", str(tmp_path / "s")]) == 0
     assert done == ["heaps", "serves"]

@@ -19,7 +19,7 @@ from shard_sets import make_mapped_set, make_shard_set
 from test_shards import rewrite_index
 from wording import fails_with
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer.data.importing import import_state
 from trainer.data.shards import bricks, codecs
 from trainer.data.shards.index_reading import MOST_BYTES
@@ -76,11 +76,11 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path, capsys, kind):
     for refuse in (verify, ShardSet.open):
         with pytest.raises(ShardError, match=f"index.json: cannot be read .it is {kind}, not a regular file"):
             refuse(tmp_path / "set")
-    assert cli.run(["verify", str(tmp_path / "set")]) == 2
+    assert app.run(["verify", str(tmp_path / "set")]) == 2
     assert kind in capsys.readouterr().err
     if kind != "a folder":
         KINDS[kind](tmp_path / "itself")
-        assert cli.run(["verify", str(tmp_path / "itself")]) == 2
+        assert app.run(["verify", str(tmp_path / "itself")]) == 2
         assert "a shard set is a folder" in capsys.readouterr().err
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cingulum import interrupts
+from cingulum.cli import interrupts
 
 # The interrupt comes while the process is forked: Python meets it in `logging`'s handler, and drops it.
 AT_A_FORK = """
@@ -81,7 +81,7 @@ def test_other_errors_that_python_drops_are_shown_as_ever(monkeypatch):
 
 
 def test_the_command_line_raises_dropped_interrupts_again(monkeypatch):
-    from cingulum import cli
+    from cingulum.cli import app
     from trainer import quiet
 
     monkeypatch.setattr(quiet, "_whole", quiet._whole)  # which `main` changes
@@ -89,5 +89,5 @@ def test_the_command_line_raises_dropped_interrupts_again(monkeypatch):
     monkeypatch.setattr(sys, "unraisablehook", before)
     monkeypatch.setattr(sys, "argv", ["cingulum", "--version"])
     with pytest.raises(SystemExit):
-        cli.main()
+        app.main()
     assert sys.unraisablehook is not before

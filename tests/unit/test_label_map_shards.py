@@ -14,7 +14,7 @@ from shard_sets import CLASSES, META, SHAPE, flip_byte, make_mapped_set, make_sh
 from test_shards import rewrite_index
 from wording import fails_with
 
-from cingulum.commands.inspect_ import inspect_shards
+from cingulum.cli.data import inspect_shards
 from trainer.data.shards import codecs, shard_image
 from trainer.data.shards.shard_writer import ShardWriter
 from trainer.data.shards.shards import ShardSet

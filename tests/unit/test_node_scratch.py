@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from wording import fails_with
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer.data.loading.node_scratch import Lock, Place, lock_of
 from trainer.errors import ScratchError
 
@@ -193,18 +193,18 @@ def test_nothing_is_made_by_looking(tmp_path):
 
 def test_the_command_lists_and_cleans(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("CINGULUM_SCRATCH", str(tmp_path))
-    assert cli.run(["scratch"]) == 0
+    assert app.run(["scratch"]) == 0
     assert "no copies (the place is $CINGULUM_SCRATCH)" in capsys.readouterr().out
     copy = copy_in(tmp_path)
     reading = Lock.take(lock_of(copy), alone=False)
-    assert cli.run(["scratch", "--clean"]) == 0
+    assert app.run(["scratch", "--clean"]) == 0
     assert capsys.readouterr().out == f"{HASH}      1002 B  in use\n"
     reading.close()
-    assert cli.run(["scratch", "--json"]) == 0
+    assert app.run(["scratch", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "path": str(place(tmp_path).ours),
         "copies": [{"content_hash": HASH, "bytes": 1002, "whole": True, "in_use": False, "removed": False}],
     }
-    assert cli.run(["scratch", str(tmp_path), "--clean"]) == 0
+    assert app.run(["scratch", str(tmp_path), "--clean"]) == 0
     assert capsys.readouterr().out == f"{HASH}      1002 B  removed\n"
     assert not copy.exists()

@@ -11,7 +11,7 @@ from stand_in_cluster import StandInCluster
 from typer.testing import CliRunner
 from wording import fails_with
 
-from cingulum.cli import app
+from cingulum.cli.app import app
 from jobs.requests.submission import submit
 from jobs.schedulers import registry
 from jobs.schedulers.base import TaskState

@@ -131,7 +131,7 @@ def test_lines_of_two_studies_are_there_once():
 
 
 def test_an_option_that_a_strategy_does_not_have_is_told():
-    from cingulum.commands.bench_scaling import _check_words
+    from cingulum.cli.bench_scaling import _check_words
 
     asked = Study(
         ("tiny",), (1,), ("data/speed=9",), 4, 16, 2, ("strong",), (0,), (None,), 2, 1, 0, False, None

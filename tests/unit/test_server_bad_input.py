@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cingulum import cli
+from cingulum.cli import app
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,6 @@ def test_one_process_is_told_what_to_launch(tmp_path, capsys, monkeypatch, place
     config = tmp_path / "run.yaml"
     config.write_text("name: a\ndata: {shards: nowhere}\ntrain: {strategy: parameter-server}\n")
     server = f"train.strategy={{name: parameter-server, count: {count}, placement: {placement}}}"
-    assert cli.run(["train", str(config), server]) == 2
+    assert app.run(["train", str(config), server]) == 2
     told = capsys.readouterr().err
     assert told.startswith("error: train.strategy.count:") and said in told and "aunch" in told

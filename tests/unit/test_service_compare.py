@@ -129,7 +129,7 @@ def test_a_curve_is_told_over_epochs_steps_or_seconds_and_thinned(client, ids, m
 
 
 def test_differences_are_those_that_the_command_tells(store, tmp_path, capsys):
-    from cingulum import cli
+    from cingulum.cli import app
 
     for name, skill, seed in (("good", 2.5, 11), ("bad", 0.4, 11), ("other", 1.0, 12), ("young", 1.0, 11)):
         make_run(tmp_path / "runs" / name, skill=skill, seed=seed)
@@ -143,7 +143,7 @@ def test_differences_are_those_that_the_command_tells(store, tmp_path, capsys):
     ids = {run["name"]: run["id"] for run in client.get("/api/v1/runs").json()["runs"]}
     asked = f"/api/v1/compare/tests?runs={ids['good']},{ids['young']},{ids['bad']}"
     found = client.get(asked).json()
-    assert cli.run(["compare", *(str(tmp_path / "runs" / name) for name in ("good", "bad")), "--json"]) == 0
+    assert app.run(["compare", *(str(tmp_path / "runs" / name) for name in ("good", "bad")), "--json"]) == 0
     names = {"good": ids["good"], "bad": ids["bad"]}
     expected = [
         {**pair, "first": names[pair["first"]], "second": names[pair["second"]]}

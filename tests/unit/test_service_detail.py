@@ -83,12 +83,12 @@ def test_jobs_of_a_chain_name_those_before_and_after(client, store, slurm, monke
 
 
 def test_time_is_told_as_cingulum_diagnose_tells_it(client, folder, capsys):
-    from cingulum import cli
+    from cingulum.cli import app
 
     make_divided(folder / "divided", 3)
     asked = f"/api/v1/runs/{run_id(client, 'divided')}/time"
     told = client.get(asked).json()
-    assert cli.run(["diagnose", str(folder / "divided"), "--json"]) == 0
+    assert app.run(["diagnose", str(folder / "divided"), "--json"]) == 0
     verdict = json.loads(capsys.readouterr().out)
     assert {name: told[name] for name in ("bound", "summary", "evidence", "gains")} == {
         name: verdict[name] for name in ("bound", "summary", "evidence", "gains")

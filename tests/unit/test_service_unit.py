@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from wording import fails_with
 
-from cingulum import cli
+from cingulum.cli import app
 from cingulum.service import unit
 from trainer.errors import InputError
 
@@ -27,7 +27,7 @@ def home(tmp_path, monkeypatch) -> Path:
 
 def test_the_unit_runs_the_service_as_it_would_run_now_and_says_how_to_reach_it(home, capsys):
     (home / "my runs").mkdir()
-    assert cli.run(["serve", "--install", "--runs", "my runs"]) == 0
+    assert app.run(["serve", "--install", "--runs", "my runs"]) == 0
     path = home / "settings" / "systemd" / "user" / unit.NAME
     said, written = capsys.readouterr().out, path.read_text()
     assert str(path) in said and "systemctl --user enable --now cingulum-serve" in said
@@ -36,15 +36,15 @@ def test_the_unit_runs_the_service_as_it_would_run_now_and_says_how_to_reach_it(
     assert f'"--runs" "{home}/my runs"' in written and f"WorkingDirectory={home}" in written
     assert "UMask=0077" in written and f"CINGULUM_HOME={home}/home" in written
     assert "a-secret" not in written + said and path.stat().st_mode & 0o777 == 0o600
-    assert cli.run(["serve", "--install"]) == 0 and "my runs" not in path.read_text()  # ours is replaced
+    assert app.run(["serve", "--install"]) == 0 and "my runs" not in path.read_text()  # ours is replaced
     path.write_text("[Service]\nExecStart=mine\n")
-    assert cli.run(["serve", "--install"]) == 2 and "mine" in path.read_text()
+    assert app.run(["serve", "--install"]) == 2 and "mine" in path.read_text()
     assert "is not ours" in capsys.readouterr().err
 
 
 def test_a_port_or_a_url_of_a_store_would_put_a_secret_into_the_unit_or_the_journal(home, capsys):
-    assert cli.run(["serve", "--install", "--port", "0"]) == 2
-    assert cli.run(["serve", "--install", "--store", "postgresql://me:a-secret@db/jobs"]) == 2
+    assert app.run(["serve", "--install", "--port", "0"]) == 2
+    assert app.run(["serve", "--install", "--store", "postgresql://me:a-secret@db/jobs"]) == 2
     assert "a-secret" not in capsys.readouterr().err and not (home / "settings").exists()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from wording import fails_with
 
-from cingulum import cli
+from cingulum.cli import app
 from jobs.testbed import Testbed, layout, links, making, namespaces, programs, slurm_daemons
 from jobs.testbed.layout import Settings
 from trainer.errors import JobError, LauncherError
@@ -101,7 +101,7 @@ def here(monkeypatch, tmp_path):
 
 
 def told(capsys, *arguments: str) -> tuple[int, str]:
-    code = cli.run(["testbed", *arguments])
+    code = app.run(["testbed", *arguments])
     return code, capsys.readouterr().err
 
 
@@ -121,7 +121,7 @@ def test_without_root_a_testbed_is_neither_shown_nor_taken_down(here, capsys):
         code, said = told(capsys, *command)
         assert code == 1
         assert "needs root" in said
-    assert cli.run(["testbed", "status"]) == 0
+    assert app.run(["testbed", "status"]) == 0
     assert "needs root" in capsys.readouterr().out
 
 
@@ -196,7 +196,7 @@ def test_several_testbeds_must_be_told_apart(here, capsys):
 
 def test_a_half_made_testbed_is_told_by_status_and_refused_by_all_else(here, capsys):
     (layout.BASE / "half").mkdir(parents=True)
-    assert cli.run(["testbed", "status"]) == 0
+    assert app.run(["testbed", "status"]) == 0
     assert "half: The testbed 'half' is half made:" in capsys.readouterr().out
     code, said = told(capsys, "boot", "n1")
     assert code == 1
@@ -266,7 +266,7 @@ def test_the_switch_tells_its_links_and_no_others(here):
 
 def test_of_many_testbeds_two_are_named(monkeypatch, capsys):
     monkeypatch.setattr(layout, "names", lambda: [f"test-{number}" for number in range(9)])
-    assert cli.run(["testbed", "boot", "n1"]) == 2
+    assert app.run(["testbed", "boot", "n1"]) == 2
     said = capsys.readouterr().err
     assert "Several testbeds are up: test-0, test-1 and 7 more." in said
     assert max(map(len, said.splitlines())) <= 80

@@ -12,8 +12,7 @@ from test_shards import rewrite_index
 from typer.testing import CliRunner
 from wording import fails_with
 
-from cingulum.commands.inspect_ import inspect_shards
-from cingulum.commands.verify import verify_shards
+from cingulum.cli.data import inspect_shards, verify_shards
 from trainer.data.shards import codecs, shard_image
 from trainer.data.shards.shard_writer import ShardWriter
 from trainer.data.shards.shards import ShardSet

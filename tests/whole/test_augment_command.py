@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from shard_sets import make_mapped_set, make_shard_set, volume_of
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer.config import AugmentConfig
 from trainer.config.augment import PRESETS
 from trainer.data import augment
@@ -30,7 +30,7 @@ def config(tmp_path):
 def test_it_draws_a_sheet_and_says_what_each_change_costs(tmp_path, config, capsys):
     make_shard_set(tmp_path / "set")
     target = tmp_path / "new" / "sheet.png"
-    assert cli.run(["augment", str(tmp_path / "set"), str(config), "--samples=2", "-o", str(target)]) == 0
+    assert app.run(["augment", str(tmp_path / "set"), str(config), "--samples=2", "-o", str(target)]) == 0
     said = capsys.readouterr().out.splitlines()
     assert len(said) == len(PRESETS["strong"]) + 5
     assert all("ms per volume" in line for line in said[:-1])
@@ -44,7 +44,7 @@ def test_json_tells_what_training_draws_for_this_volume(tmp_path, config, capsys
     shards = make_shard_set(tmp_path / "set")
     arguments = [str(shards.path), str(config), "data.augment.flip=false", "data.augment.noise=0"]
     options = ["--subject", "sub-03", "--samples=3", "--json", "-o", str(tmp_path / "s.png")]
-    assert cli.run(["augment", *arguments, *options]) == 0
+    assert app.run(["augment", *arguments, *options]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["subject"], told["row"], told["seed"]) == ("sub-03", 3, 7)
     changes = AugmentConfig(preset="strong", mirror={"bottom_top": 0.5})
@@ -62,7 +62,7 @@ def test_outlines_of_label_maps_are_drawn_in_colour(tmp_path, config):
     target = tmp_path / "s.png"
     for options, coloured in (([], False), (["--outlines"], True)):
         command = ["augment", str(shards.path), str(config), "--samples=1", "-o", str(target), *options]
-        assert cli.run(command) == 0
+        assert app.run(command) == 0
         picture = np.asarray(Image.open(target).convert("RGB")).astype(int)
         assert bool(np.ptp(picture, axis=2).max() > 50) == coloured
 
@@ -79,7 +79,7 @@ def test_outlines_of_label_maps_are_drawn_in_colour(tmp_path, config):
 def test_what_cannot_be_drawn_is_refused_with_a_cure(tmp_path, config, capsys, more, said, cure):
     make_shard_set(tmp_path / "set")
     target = tmp_path / "s.png"
-    assert cli.run(["augment", str(tmp_path / "set"), str(config), *more, "-o", str(target)]) == 2
+    assert app.run(["augment", str(tmp_path / "set"), str(config), *more, "-o", str(target)]) == 2
     told = capsys.readouterr().err
     assert said in told and cure in told
     assert not target.exists()

@@ -11,7 +11,7 @@ from scipy import stats
 from shard_sets import META, meta_of
 from wording import fails_with
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer.baseline import features, scores
 from trainer.config import SplitConfig
 from trainer.data.shards.shard_writer import ShardWriter
@@ -172,7 +172,7 @@ def test_intensities_are_those_that_scipy_tells(tmp_path):
 def test_the_command_prints_a_table_and_json(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     made(tmp_path, 40, age=2.0, visits=2)
-    assert cli.run(["baseline", str(tmp_path), "--classes", "NC,AD"]) == 0
+    assert app.run(["baseline", str(tmp_path), "--classes", "NC,AD"]) == 0
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
     for said in (
@@ -183,7 +183,7 @@ def test_the_command_prints_a_table_and_json(tmp_path, capsys, monkeypatch):
         "95 % intervals, by subject",
     ):
         assert said in shown
-    assert cli.run(["baseline", str(tmp_path), "--target", "age", "--folds", "3", "--json"]) == 0
+    assert app.run(["baseline", str(tmp_path), "--target", "age", "--folds", "3", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["task"], told["folds"], told["subjects"]) == ("regression", 3, 40)
     assert told["groups"]["sex"]["features"] == ["sex F"]
@@ -201,7 +201,7 @@ def test_the_command_prints_a_table_and_json(tmp_path, capsys, monkeypatch):
 )
 def test_what_cannot_be_done_is_said(tmp_path, capsys, arguments, message):
     made(tmp_path, 20)
-    assert cli.run(["baseline", str(tmp_path), *arguments]) == 2
+    assert app.run(["baseline", str(tmp_path), *arguments]) == 2
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.out == ""

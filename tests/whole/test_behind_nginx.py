@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from behind_nginx import proxied
 
-from cingulum import cli
+from cingulum.cli import app
 
 ORIGIN = "https://jobs.example.org"
 
@@ -75,7 +75,7 @@ def test_elsewhere_a_remote_user_is_only_a_header(tmp_path, slurm, capsys):
 
     callers = WithTokens("ada", TokenFile(tmp_path / "tokens.json"))
     assert callers.caller(None, None, "ada") is None
-    assert cli.run(["serve", "--behind-proxy", ORIGIN]) == 2
+    assert app.run(["serve", "--behind-proxy", ORIGIN]) == 2
     assert "needs a --socket" in capsys.readouterr().err
     for words in (
         ["--behind-proxy", "jobs.example.org"],
@@ -83,4 +83,4 @@ def test_elsewhere_a_remote_user_is_only_a_header(tmp_path, slurm, capsys):
         ["--behind-proxy", f"{ORIGIN}/ada?x"],
         ["--behind-proxy", f"{ORIGIN}/ada", "--proxy-user", "nobody-x"],
     ):
-        assert cli.run(["serve", "--socket", str(tmp_path / "s"), *words]) == 2
+        assert app.run(["serve", "--socket", str(tmp_path / "s"), *words]) == 2

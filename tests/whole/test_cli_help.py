@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cingulum.commands import COMMANDS
+from cingulum.cli.groups import COMMANDS
 
 HEAVY = ("tensorflow", "keras", "numpy", "h5py", "nibabel", "matplotlib", "mpi4py", "horovod")
 

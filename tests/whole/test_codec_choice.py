@@ -13,8 +13,8 @@ from shard_sets import volume_of
 from typer.testing import CliRunner
 from wording import fails_with
 
-from cingulum.commands.import_ import import_images
-from cingulum.commands.inspect_ import inspect_shards
+from cingulum.cli.data import inspect_shards
+from cingulum.cli.import_ import import_images
 from trainer.data.images.preprocess import Recipe, prepare
 from trainer.data.importing import codec_choice
 from trainer.data.importing.codec_choice import MeasuredCodec, choose, disk_speed, pick

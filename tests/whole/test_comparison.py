@@ -13,7 +13,7 @@ from made_up_run import make_run
 from scipy.stats import chi2, ttest_1samp
 from wording import fails_with
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer.errors import RunError
 from trainer.metrics import comparison, tables
 from trainer.metrics.comparison import aligned, auc_difference, compare, holm
@@ -324,7 +324,7 @@ def test_segmentations_are_compared_by_mean_dice_and_absent_classes_do_not_count
 )
 def test_a_run_that_cannot_be_compared_is_told_with_a_cure(runs, capsys, spoil, said):
     spoil(runs / "poor")
-    assert cli.run(["compare", str(runs / "good"), str(runs / "poor")]) == 2
+    assert app.run(["compare", str(runs / "good"), str(runs / "poor")]) == 2
     told = capsys.readouterr().err
     assert said in told and "poor" in told and len(told.splitlines()) == 2  # what is wrong, and the cure
 
@@ -340,7 +340,7 @@ def test_the_command_shows_figures_differences_and_notes(runs, capsys, monkeypat
     monkeypatch.setenv("COLUMNS", "120")
     shutil.copytree(runs / "good", runs / "again")
     names = [str(runs / name) for name in ("good", "poor", "again")]
-    assert cli.run(["compare", *names]) == 0
+    assert app.run(["compare", *names]) == 0
     shown = capsys.readouterr().out
     for text in (
         "32 scans of 32 subjects",
@@ -351,10 +351,10 @@ def test_the_command_shows_figures_differences_and_notes(runs, capsys, monkeypat
         f"{stored(runs / 'good')['auc']:.3f}",
     ):
         assert text in shown
-    assert cli.run(["compare", *names[:2], "--split", "validation", "--json"]) == 0
+    assert app.run(["compare", *names[:2], "--split", "validation", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["split"] == "validation" and found["n"] == 10 and found["notes"] == []
-    assert cli.run(["compare", names[0]]) == 2
+    assert app.run(["compare", names[0]]) == 2
     assert "needs two or more runs, not one" in capsys.readouterr().err
 
 
@@ -366,7 +366,7 @@ def test_the_command_shows_other_tasks(tmp_path, capsys, kind):
         header, lines = ["row", "subject", "dice_grey", "hd95_grey"], [[0, "s", 0.9, ""], [1, "t", 0.8, 2]]
         runs = [write_table(tmp_path / name, header, lines) for name in "ab"]
         texts = ("Dice grey", "HD95 grey (mm)", "2.000")
-    assert cli.run(["compare", *map(str, runs)]) == 0
+    assert app.run(["compare", *map(str, runs)]) == 0
     shown = capsys.readouterr().out
     for text in texts:
         assert text in shown

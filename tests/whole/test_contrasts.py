@@ -11,7 +11,7 @@ from made_images import add_t2, affine, bids, cut, head, image_of, nifti, t2
 from test_importing import Halt, _halt_after, files, request
 from wording import fails_with
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer.data.images import contrasts
 from trainer.data.images.findings import ImageFault
 from trainer.data.images.preprocess import prepare
@@ -348,11 +348,11 @@ def test_a_table_has_a_column_for_each_contrast(tmp_path):
 def test_the_command_takes_contrasts(cohort, tmp_path, capsys):
     target = str(tmp_path / "set")
     line = ["import", str(cohort), target, "--size=16", "--workers=1", "--contrasts=T1w, T2w"]
-    assert cli.run(line) == 0
+    assert app.run(line) == 0
     capsys.readouterr()
-    assert cli.run(["inspect", target, "--json"]) == 0
+    assert app.run(["inspect", target, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["contrasts"], told["shape"]) == (["T1w", "T2w"], [16, 16, 16, 2])
-    assert cli.run([*line[:2], str(tmp_path / "one"), *line[3:5], "--contrasts=T2w"]) == 0
+    assert app.run([*line[:2], str(tmp_path / "one"), *line[3:5], "--contrasts=T2w"]) == 0
     assert ShardSet.open(tmp_path / "one").shape == (16, 16, 16, 1)
     assert "T2w" in ShardSet.open(tmp_path / "one").volumes[0].source

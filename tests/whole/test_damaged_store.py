@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pretended_slurm import submit
 
-from cingulum import cli
+from cingulum.cli import app
 
 COMMANDS = [
     ["jobs"],
@@ -91,16 +91,16 @@ def test_every_command_says_so_and_jobs_rebuild_mends_it(slurm, tmp_path, capsys
     for words in commands:
         write(file, content)
         capsys.readouterr()
-        assert cli.run(words) == 1, words
+        assert app.run(words) == 1, words
         said = capsys.readouterr().err
         assert f"{file} is damaged: " in said and "cingulum jobs --rebuild" in said, words
         assert said.isascii() and len(said.splitlines()) == 2
     write(file, content)
-    assert cli.run(["jobs", "--all", "--rebuild", "--json"]) == 0
+    assert app.run(["jobs", "--all", "--rebuild", "--json"]) == 0
     told = capsys.readouterr()
     assert "the damaged store is kept as" in told.err
     assert [job["id"] for job in json.loads(told.out)["jobs"]] == ["4711"]
-    assert cli.run(["show", "4711"]) == 0
+    assert app.run(["show", "4711"]) == 0
 
 
 def whole(file: Path) -> bytes:

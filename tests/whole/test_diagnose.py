@@ -11,7 +11,7 @@ import pytest
 import telemetry_lines
 from made_up_run import make_run
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer import report
 from trainer.run_folder.record import RunFolder
 from trainer.telemetry import records
@@ -42,7 +42,7 @@ def told(old, tmp_path) -> Path:
 
 
 def test_it_says_what_binds_the_run_how_that_is_known_and_what_to_try(told, capsys):
-    assert cli.run(["diagnose", str(told)]) == 0
+    assert app.run(["diagnose", str(told)]) == 0
     said = capsys.readouterr().out
     assert f"{told}: network-bound: 40% of a step's 1.00 s" in said and "at most 1.67 times as fast" in said
     assert "each rank sends 4.8 MiB, that is 80 Mbit/s meanwhile" in said
@@ -50,7 +50,7 @@ def test_it_says_what_binds_the_run_how_that_is_known_and_what_to_try(told, caps
 
 
 def test_as_json_it_says_the_same(told, capsys):
-    assert cli.run(["diagnose", str(told), "--json"]) == 0
+    assert app.run(["diagnose", str(told), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["bound"], said["cause"], said["is_well"], said["run"]) == ("network", None, False, str(told))
     assert said["gain_at_most"] == said["gains"]["network"] == pytest.approx(0.4)
@@ -70,7 +70,7 @@ def test_a_report_says_it_too(old, told):
 
 
 def refused(capsys, folder: Path) -> str:
-    assert cli.run(["diagnose", str(folder)]) == 2
+    assert app.run(["diagnose", str(folder)]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ") and "Traceback" not in said
     return said
@@ -99,7 +99,7 @@ def test_a_damaged_or_newer_configuration_costs_the_settings_alone(told, capsys)
     (told / "config.yaml").write_text("name: x\nfrom_the_future: 1\n")
     (told / "plan.json").unlink()
     (told / "run.json").write_text("{")
-    assert cli.run(["diagnose", str(told)]) == 0
+    assert app.run(["diagnose", str(told)]) == 0
     said = capsys.readouterr().out
     assert "network-bound: 40%" in said and "no setting of the configuration" in said
 

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from saved_runs import save_run
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer import models
 from trainer.data.images.preprocess import Recipe, prepare
 from trainer.data.loading.covariates import Covariates
@@ -78,7 +78,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def explain(*arguments: object) -> int:
-    return cli.run(["explain", *(str(a) for a in arguments)])
+    return app.run(["explain", *(str(a) for a in arguments)])
 
 
 def test_held_out_subjects_are_explained_with_maps_pictures_means_and_a_page(

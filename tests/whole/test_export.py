@@ -14,7 +14,7 @@ from made_up_run import make_shards
 from markdown_it import MarkdownIt
 from saved_runs import SIZE, classifier, regressor, save_run, threshold_segmenter
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer import models
 from trainer.export import FORMATS, card
 from trainer.models import attention, layers
@@ -24,13 +24,13 @@ VOLUMES = np.random.default_rng(5).normal(size=(3, SIZE, SIZE, SIZE, 1)).astype(
 
 def exported(capsys, run: Path, out: Path, *arguments: str) -> dict:
     capsys.readouterr()
-    assert cli.run(["export", str(run), "--out", str(out), *arguments, "--json"]) == 0
+    assert app.run(["export", str(run), "--out", str(out), *arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
 def refused(capsys, *arguments: object, code: int = 2) -> str:
     capsys.readouterr()
-    assert cli.run(["export", *map(str, arguments)]) == code
+    assert app.run(["export", *map(str, arguments)]) == code
     said = capsys.readouterr().err
     assert said.count("error: ") == 1 and "Traceback" not in said
     return said
@@ -69,7 +69,7 @@ def test_a_card_that_cannot_be_written_does_not_lose_the_files(tmp_path, capsys,
         raise ZeroDivisionError("in the card")
 
     monkeypatch.setattr(card, "facts", fail)
-    assert cli.run(["export", str(run), "--out", str(out), "--format", "savedmodel"]) == 0
+    assert app.run(["export", str(run), "--out", str(out), "--format", "savedmodel"]) == 0
     said = capsys.readouterr()
     assert "MODEL_CARD.md could not be made (ZeroDivisionError: in the card" in said.err
     assert f"cingulum export {run} --out {out}" in said.err and "MODEL_CARD" not in said.out

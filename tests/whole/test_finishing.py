@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 import tiny_runs
 
-from cingulum import cli
+from cingulum.cli import app
 from cingulum.service.run_facts import RunFacts
 from trainer import report
 from trainer.data.shards.shards import ShardSet
@@ -43,7 +43,7 @@ def whole(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
     shards = tiny_runs.make_shards(folder / "shards", tissue=True)
     changes = {"train__deterministic": False, "train__epochs": 2, "checkpoint__every_steps": None}
-    assert cli.run(["train", str(tiny_runs.write_config(folder, shards, "run", **changes))]) == 0
+    assert app.run(["train", str(tiny_runs.write_config(folder, shards, "run", **changes))]) == 0
     return folder / "run"
 
 
@@ -54,7 +54,7 @@ def test_a_run_says_the_version_of_its_record_and_where_its_images_came_from(who
 
 
 def resume(folder: Path) -> int:
-    return cli.run(["train", str(folder / "config.yaml"), f"runs={folder.parent}", "--resume"])
+    return app.run(["train", str(folder / "config.yaml"), f"runs={folder.parent}", "--resume"])
 
 
 def kill_at(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_run_whose_checkpoints_were_removed_is_not_trained_over(whole, tmp_pat
     shutil.rmtree(folder / "checkpoints")
     before = {name: (folder / name).read_bytes() for name in ("metrics.jsonl", "result.json")}
     more = ["train", str(folder / "config.yaml"), f"runs={folder.parent}", "train.epochs=3", "--resume"]
-    assert cli.run(more) == 2
+    assert app.run(more) == 2
     said = capsys.readouterr().err
     assert "checkpoints/ is empty" in said and f"remove {folder}" in said
     assert before == {name: (folder / name).read_bytes() for name in before}
@@ -241,14 +241,14 @@ def test_a_report_that_takes_longer_than_the_limit_is_given_up_and_the_run_is_fi
 
     with monkeypatch.context() as patch:
         patch.setattr(report, "write", slow)
-        assert cli.run(
+        assert app.run(
             ["train", str(folder / "config.yaml"), f"runs={folder.parent}", "guards.timeout_s=8", "--resume"]
         ) == 0  # fmt: skip
     said = capsys.readouterr().err
     assert "report.html could not be made (it took longer than 8 s)" in said
     assert f"cingulum report {folder}" in said and "no progress" not in said
     assert tiny_runs.result(folder)["test"] == tiny_runs.result(whole)["test"]
-    assert cli.run(["report", str(folder)]) == 0
+    assert app.run(["report", str(folder)]) == 0
     assert files(folder) == files(whole)
 
 
@@ -294,7 +294,7 @@ def test_a_section_or_a_figure_that_fails_leaves_the_rest_of_the_report(
         raise ZeroDivisionError("in a picture")
 
     monkeypatch.setattr(broken, name, fail)
-    assert cli.run(["report", str(folder)]) == 0
+    assert app.run(["report", str(folder)]) == 0
     said = capsys.readouterr().err
     assert words in said and "ZeroDivisionError: in a picture" in said
     assert "Reproducibility record" in (folder / "report.html").read_text()
@@ -337,7 +337,7 @@ def rated(tmp_path_factory) -> Path:
     validate = Training._validate
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Training, "_validate", lambda self: {**validate(self), "val_auc": next(scores)})
-        assert cli.run(["train", str(tiny_runs.write_config(folder, shards, "run", **changes))]) == 0
+        assert app.run(["train", str(tiny_runs.write_config(folder, shards, "run", **changes))]) == 0
     assert tiny_runs.result(folder / "run")["kept"] == {"epoch": 2, "step": 12}
     return folder / "run"
 
@@ -385,11 +385,11 @@ def test_a_run_whose_best_checkpoint_is_damaged_keeps_the_best_whole_one_and_say
 
     page = html.unescape((folder / "report.html").read_text())
     assert page.count(why) == 3  # at its top, in the methods, in the notes
-    assert cli.run(["evaluate", str(folder), "--json"]) == 0
+    assert app.run(["evaluate", str(folder), "--json"]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out)["loss"] == pytest.approx(said["test"]["loss"], rel=1e-5)
     assert f"note: {folder}: {why}" in shown.err
-    assert cli.run(["export", str(folder)]) == 0
+    assert app.run(["export", str(folder)]) == 0
     card = json.loads((folder / "export" / "model_card.json").read_text())
     assert (card["training"]["best_epoch"], card["training"]["other_epoch"]) == (3, why)
     assert "the weights are those of epoch 3" in (folder / "export" / "MODEL_CARD.md").read_text()
@@ -430,7 +430,7 @@ def test_a_last_checkpoint_that_is_damaged_before_the_end_is_written_again_from_
         return finish(training, cache)
 
     monkeypatch.setattr(outcome, "finish", damaged)
-    assert cli.run(["train", str(config)]) == 0
+    assert app.run(["train", str(config)]) == 0
     assert "is damaged; it is written again, from memory." in capsys.readouterr().err
     folder = tmp_path / "run"
     assert tiny_runs.result(folder)["kept"]["epoch"] == 2

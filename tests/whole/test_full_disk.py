@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tiny_runs
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer.errors import CingulumError
 from trainer.run_folder import checkpoint
 from trainer.telemetry import scalars
@@ -55,14 +55,14 @@ def test_a_training_on_a_full_disk_names_the_file_and_goes_on_when_there_is_room
     ]
     for size, words in steps:
         resize(disk, size)
-        assert cli.run(["train", str(config), f"runs={disk}", "--resume"]) == 1
+        assert app.run(["train", str(config), f"runs={disk}", "--resume"]) == 1
         said = capsys.readouterr().err
         assert re.search(words, said), f"{size}: {said}"
         assert "Free space" in said and "--resume" in said and "Traceback" not in said
         assert not list((disk / "run").rglob(".*.partial")) and not list((disk / "run").rglob("*.partial"))
     # With what was computed on the disk the run is finished; only its pictures have no room.
     resize(disk, "512k")
-    assert cli.run(["train", str(config), f"runs={disk}", "--resume"]) == 0
+    assert app.run(["train", str(config), f"runs={disk}", "--resume"]) == 0
     said = capsys.readouterr().err
     lacks = (
         rf"report.html could not be made \(.*disk/run/[a-z./-]+: no space is left on its disk: .*{SIZE} are"
@@ -74,7 +74,7 @@ def test_a_training_on_a_full_disk_names_the_file_and_goes_on_when_there_is_room
     )
 
     resize(disk, "8m")
-    assert cli.run(["train", str(config), f"runs={disk}", "--resume"]) == 0
+    assert app.run(["train", str(config), f"runs={disk}", "--resume"]) == 0
     assert (disk / "run" / "report.html").is_file() and tiny_runs.result(disk / "run")["steps"] == 6
 
 

@@ -11,8 +11,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cingulum.commands.import_ import import_images
-from cingulum.commands.phantom import phantom
+from cingulum.cli.data import phantom
+from cingulum.cli.import_ import import_images
 from trainer.data.shards.shards import ShardSet
 
 app = typer.Typer()

@@ -23,7 +23,7 @@ from made_images import MIRRORED, affine, bids, head, image_of, nifti, written
 from typer.testing import CliRunner
 from wording import fails_with
 
-from cingulum.commands.import_ import import_images
+from cingulum.cli.import_ import import_images
 from trainer.data.shards.shards import ShardSet
 from trainer.errors import CingulumError, CohortError, ConfigError, ShardError
 
@@ -230,19 +230,19 @@ def test_an_impossible_option_is_named_and_nothing_written(tmp_path, options, ki
 
 _COMMAND = """
 import sys, time
-import cingulum.commands
-from cingulum.commands.import_ import import_images
-cingulum.commands.COMMANDS.setdefault("import", import_images)
-cingulum.commands.COMMANDS.setdefault("nothing", lambda: None)
+import cingulum.cli.groups
+from cingulum.cli.import_ import import_images
+cingulum.cli.groups.COMMANDS.setdefault("import", import_images)
+cingulum.cli.groups.COMMANDS.setdefault("nothing", lambda: None)
 import trainer.data.importing.import_work as import_work
 examine = import_work.examine
 def slow(task):
     time.sleep(0.1)
     return examine(task)
 import_work.examine = slow
-import cingulum.cli
+import cingulum.cli.app
 if __name__ == "__main__":
-    cingulum.cli.main()
+    cingulum.cli.app.main()
 """
 
 
@@ -306,7 +306,7 @@ def test_an_impatient_ctrl_c_ends_the_import_and_all_its_workers(tmp_path):
 
 
 def test_its_help_loads_no_library_that_is_slow():
-    text = "import sys, cingulum.commands.import_; print({'numpy', 'nibabel', 'h5py'} & set(sys.modules))"
+    text = "import sys, cingulum.cli.import_; print({'numpy', 'nibabel', 'h5py'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

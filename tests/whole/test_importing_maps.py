@@ -30,7 +30,7 @@ from PIL import Image
 from test_importing import Halt, _halt_after, files, request
 from wording import fails_with
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer.data.images import label_maps
 from trainer.data.images.preprocess import prepare
 from trainer.data.images.recipe import MapRecipe, Recipe
@@ -378,12 +378,12 @@ def test_a_copied_image_takes_its_map_with_it(tmp_path):
 
 def test_the_command_imports_maps_and_inspect_and_verify_know_them(cohort, tmp_path, capsys):
     target = str(tmp_path / "set")
-    assert cli.run(["import", str(cohort), target, "--size=16", "--workers=1", "--maps=probseg"]) == 0
-    assert cli.run(["verify", target]) == 0
+    assert app.run(["import", str(cohort), target, "--size=16", "--workers=1", "--maps=probseg"]) == 0
+    assert app.run(["verify", target]) == 0
     capsys.readouterr()
-    assert cli.run(["inspect", target, "--json"]) == 0
+    assert app.run(["inspect", target, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["maps"] == ["background", "grey", "white", "csf"]
-    assert cli.run(["import", str(cohort), target, "--map-labels=1,2"]) == 2
+    assert app.run(["import", str(cohort), target, "--map-labels=1,2"]) == 2
     assert "Add --maps dseg" in capsys.readouterr().err
 
 

@@ -18,7 +18,7 @@ import yaml
 from planned_networks import small
 from pretended_slurm import submit, told
 
-from cingulum import cli
+from cingulum.cli import app
 from jobs.requests import actions
 from jobs.spec import Resources
 from jobs.store.store import Store
@@ -31,15 +31,15 @@ HOSTILE = "a\x1b[31m\n$(rm -rf /) | --json 'ä'"
 
 
 def test_a_job_is_submitted_listed_and_shown(slurm, capsys):
-    assert cli.run(["submit", "mine.yaml", "--nodes", "3", "--name", HOSTILE]) == 0
+    assert app.run(["submit", "mine.yaml", "--nodes", "3", "--name", HOSTILE]) == 0
     said = capsys.readouterr().out
     assert "Submitted 4711: a?[31m?$(rm -rf /) | --json 'ä' (train)" in said and "logs 4711 --follow" in said
     slurm.becomes("4711", "RUNNING", hosts=("n1", "n2", "n3"), started=time.time() - 75)
-    assert cli.run(["jobs"]) == 0
+    assert app.run(["jobs"]) == 0
     table = capsys.readouterr().out
     assert "\x1b" not in table and all(len(line) <= 80 for line in table.splitlines())
     assert "RUNNING" in table and re.search(r" 1:[1-5]\d ", table) and "n1,n2,n3" in table
-    assert cli.run(["show", "4711"]) == 0
+    assert app.run(["show", "4711"]) == 0
     shown = capsys.readouterr().out
     assert "\x1b" not in shown and "4711  RUNNING on n1,n2,n3 for 1:" in shown and " SUBMITTING" in shown
     (job,) = told(capsys, "jobs")["jobs"]  # type: ignore[index]
@@ -51,7 +51,7 @@ def test_a_long_reason_leaves_ids_and_states_whole(slurm, capsys):
     slurm.becomes(
         job, "OUT_OF_MEMORY", reason="r" * 300, hosts=tuple(f"node{k}" for k in range(9)), ended=5.0
     )
-    assert cli.run(["jobs"]) == 0
+    assert app.run(["jobs"]) == 0
     table = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 80 for line in table)
     assert table[1].startswith("4711  nnnnnnnnnnnnnnnn  train  OUT_OF_MEMORY")
@@ -78,17 +78,17 @@ def test_a_chain_waits_from_link_to_link(slurm, capsys):
 
 def test_where_a_chain_breaks_it_is_told_what_was_submitted(slurm, capsys):
     slurm.refuses = "report"
-    assert cli.run(["submit", "mine.yaml", "--then", "evaluate,report"]) == 1
+    assert app.run(["submit", "mine.yaml", "--then", "evaluate,report"]) == 1
     said = capsys.readouterr().err
     assert "the queue is full" in said and "Wait. Submitted before it: 4711 4712" in said
     slurm.refuses = "preflight"
-    assert cli.run(["submit", "mine.yaml", "name=other", "--then", "evaluate,report"]) == 1
+    assert app.run(["submit", "mine.yaml", "name=other", "--then", "evaluate,report"]) == 1
     assert len(slurm.started) == 2  # nothing of it was submitted
 
 
 def test_a_dry_run_shows_everything_and_writes_nothing(slurm, tmp_path, capsys):
     before = sorted(tmp_path.rglob("*"))
-    assert cli.run(["submit", "mine.yaml", "--then", "report", "--dry-run"]) == 0
+    assert app.run(["submit", "mine.yaml", "--then", "report", "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert f"{tmp_path}/home/jobs/0000000000000000/job.sbatch:\n  #!/bin/bash\n" in said
     assert f"\nsbatch {tmp_path}/home/jobs/0000000000000000/job.sbatch" in said
@@ -110,10 +110,10 @@ def test_gpus_that_this_environment_cannot_use_are_a_warning(slurm, capsys, monk
     monkeypatch.setattr(metadata, "version", version)
     said = "warning: GPUs are asked for, and the TensorFlow of this environment (tensorflow-cpu) uses none"
     for words, warned in (((), False), (("--gpus-per-node", "1"), True)):
-        assert cli.run(["submit", "mine.yaml", *words, "--dry-run"]) == 0
+        assert app.run(["submit", "mine.yaml", *words, "--dry-run"]) == 0
         assert (said in capsys.readouterr().err) == warned
     installed.add("tensorflow")
-    assert cli.run(["submit", "mine.yaml", "--gpus-per-node", "1", "--dry-run"]) == 0
+    assert app.run(["submit", "mine.yaml", "--gpus-per-node", "1", "--dry-run"]) == 0
     assert "warning" not in capsys.readouterr().err
 
 
@@ -164,7 +164,7 @@ def test_submit_asks_as_its_own_words_and_the_profile_say(slurm, tmp_path, capsy
 )  # fmt: skip
 def test_what_cannot_be_submitted_is_refused_with_a_word_of_help(slurm, capsys, words, said, tmp_path):
     before = sorted(tmp_path.rglob("*"))
-    assert cli.run(["submit", *words]) == 2
+    assert app.run(["submit", *words]) == 2
     assert said in " ".join(capsys.readouterr().err.split())
     assert slurm.started == []
     assert [
@@ -198,7 +198,7 @@ def test_a_container_sees_the_files_that_a_run_reads_from_elsewhere_and_cannot_c
     submit(capsys, *words, "train.strategy=spatial", "--ranks-per-node", "2")
     spec, _ = slurm.started[0]
     assert spec.binds == () and spec.readonly == (f"{study}/shards", f"{plan}", f"{tmp_path}/own.py")
-    assert cli.run(["submit", "mine.yaml", *words, "train.strategy=spatial", "--nodes", "3"]) == 2
+    assert app.run(["submit", "mine.yaml", *words, "train.strategy=spatial", "--nodes", "3"]) == 2
     assert "is a plan for 2 rank(s), and 3 would train" in " ".join(capsys.readouterr().err.split())
 
 
@@ -207,10 +207,10 @@ def test_a_run_of_another_configuration_is_refused_before_it_waits_in_a_queue(sl
     kept = tmp_path / slurm.started[0][0].tasks[0][-2]
     (tmp_path / "runs" / "mine").mkdir()
     (tmp_path / "runs" / "mine" / "config.yaml").write_text(kept.read_text())
-    assert cli.run(["submit", "mine.yaml", "train.seed=5"]) == 2
+    assert app.run(["submit", "mine.yaml", "train.seed=5"]) == 2
     assert "train.seed was 0 and is 5 now" in capsys.readouterr().err
     slurm.becomes("4711", "TIMEOUT", ended=5.0)
-    assert cli.run(["submit", "mine.yaml", "train.epochs=100"]) == 0
+    assert app.run(["submit", "mine.yaml", "train.epochs=100"]) == 0
 
 
 WRITES = """
@@ -243,7 +243,7 @@ def test_a_run_that_is_trained_by_hand_is_refused_until_its_process_has_ended_or
 ):
     for dies in (False, True):
         with writing(tmp_path) as process:
-            assert cli.run(["submit", "mine.yaml"]) == 2
+            assert app.run(["submit", "mine.yaml"]) == 2
             named = f"start {1 + dies}, on {socket.gethostname()} (pid {process.pid})."
             said = capsys.readouterr().err
             assert f"{tmp_path}/runs/mine: another process writes this run: {named}" in said
@@ -262,20 +262,20 @@ def test_a_job_may_be_started_again_and_another_may_wait_for_it_while_it_writes(
     submit(capsys)
     slurm.becomes("4711", "RUNNING", started=5.0)
     with writing(tmp_path, SLURM_JOB_ID="4711"):
-        assert cli.run(["requeue", "4711"]) == 0
+        assert app.run(["requeue", "4711"]) == 0
         assert submit(capsys, "--after", "4711") == ["4712"]
 
 
 @pytest.mark.parametrize("command", ["show", "logs", "cancel", "requeue", "hold", "release", "defer", "wait"])
 @pytest.mark.parametrize("identity", ["4711", "new-1", "4711_2", "--", "4711;ls", "", "4" * 40, "²"])
 def test_ids_that_name_nothing_are_refused(slurm, capsys, command, identity):
-    assert cli.run([command, identity]) == 2
+    assert app.run([command, identity]) == 2
     assert capsys.readouterr().err
 
 
 def test_a_task_that_an_array_does_not_have_is_refused(slurm, capsys):
     (job,) = submit(capsys)
-    assert cli.run(["show", f"{job}_0"]) == 2
+    assert app.run(["show", f"{job}_0"]) == 2
     assert "It is not an array" in capsys.readouterr().err
 
 
@@ -293,42 +293,42 @@ def test_wait_ends_as_the_job_did(slurm, capsys, state, code, expected):
     (job,) = submit(capsys)
     slurm.becomes(job, state, exit_code=code, ended=5.0, hosts=("n2",))
     capsys.readouterr()
-    assert cli.run(["wait", job]) == expected
+    assert app.run(["wait", job]) == expected
     assert f"4711 {state}: n2" in capsys.readouterr().err
 
 
 def test_wait_gives_up_when_told_and_ctrl_c_leaves_the_job_alone(slurm, capsys, monkeypatch):
     (job,) = submit(capsys)
-    assert cli.run(["wait", job, "--timeout", "0"]) == 124
+    assert app.run(["wait", job, "--timeout", "0"]) == 124
     assert "4711 had not ended after" in capsys.readouterr().err
 
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(time, "sleep", interrupted)
-    assert cli.run(["wait", job]) == 130
+    assert app.run(["wait", job]) == 130
     assert "interrupted; the job goes on" in capsys.readouterr().err
     assert slurm.told == []
 
 
 def test_cancelling_is_told_once_and_a_typo_changes_nothing(slurm, capsys):
     first, second = submit(capsys), submit(capsys, "name=other")
-    assert cli.run(["cancel", *first, "47111"]) == 2
+    assert app.run(["cancel", *first, "47111"]) == 2
     assert slurm.told == []
-    assert cli.run(["cancel", *first, *second]) == 0
+    assert app.run(["cancel", *first, *second]) == 0
     assert capsys.readouterr().out == "4711 cancelled\n4712 cancelled\n"
-    assert cli.run(["cancel", *first]) == 0
+    assert app.run(["cancel", *first]) == 0
     assert "had already ended: CANCELLED" in capsys.readouterr().out
     assert slurm.told == [("cancel", "4711", None), ("cancel", "4712", None)]
-    assert cli.run(["show", *first]) == 0
+    assert app.run(["show", *first]) == 0
     assert "cancel asked for by" in capsys.readouterr().out
 
 
 def test_a_waiting_task_that_slurm_forgets_when_it_is_cancelled_is_cancelled(slurm, capsys, monkeypatch):
-    monkeypatch.setattr("cingulum.commands.submission_check.crossval", lambda *words, **more: None)
+    monkeypatch.setattr("cingulum.cli.submission_check.crossval", lambda *words, **more: None)
     (job,) = submit(capsys, "--folds", "3")
     monkeypatch.setattr(slurm, "cancel", lambda external, task: slurm.jobs[external].pop(task))
-    assert cli.run(["cancel", f"{job}_1"]) == 0
+    assert app.run(["cancel", f"{job}_1"]) == 0
     assert capsys.readouterr().out == "4711_1 cancelled\n"
     assert [state.state for state in Store().get(job).tasks] == ["PENDING", "CANCELLED", "PENDING"]
 
@@ -342,27 +342,27 @@ def test_a_failed_job_is_started_again_and_a_completed_one_is_not(slurm, capsys)
     assert not failures.exists()  # as many failures are allowed as at first
     assert slurm.told == [("requeue", "4711", None)]
     slurm.becomes(job, "COMPLETED", exit_code=0, restarts=1, ended=9.0)
-    assert cli.run(["requeue", job]) == 2
+    assert app.run(["requeue", job]) == 2
     assert "nothing left to do" in capsys.readouterr().err
 
 
 def test_what_waits_is_held_let_go_and_put_last_and_its_history_says_who(slurm, capsys, monkeypatch):
-    monkeypatch.setattr("cingulum.commands.submission_check.crossval", lambda *words, **more: None)
+    monkeypatch.setattr("cingulum.cli.submission_check.crossval", lambda *words, **more: None)
     (array,), (job,) = submit(capsys, "--folds", "3"), submit(capsys, "name=other")
     slurm.becomes(job, "PENDING", reason="JobHeldUser")
-    assert cli.run(["hold", f"{array}_1", job]) == 0
+    assert app.run(["hold", f"{array}_1", job]) == 0
     assert capsys.readouterr().out == "4711_1 held (PENDING)\n4712 held (PENDING: JobHeldUser)\n"
-    assert cli.run(["defer", job]) == 2  # Slurm would let it start
+    assert app.run(["defer", job]) == 2  # Slurm would let it start
     assert "4712 is held" in capsys.readouterr().err
     assert told(capsys, "release", job)["jobs"][0]["id"] == job  # type: ignore[index]
     slurm.becomes(job, "PENDING", reason="Priority")
-    assert cli.run(["defer", job]) == 0 == cli.run(["defer", job, "--by", "0"])
+    assert app.run(["defer", job]) == 0 == app.run(["defer", job, "--by", "0"])
     said = capsys.readouterr().out
     assert "4712 has 1000 less priority (" in said and "4712 has its first priority (" in said
     orders = [("hold", "4711", 1), ("hold", "4712", None), ("release", "4712", None)]
     orders += [("nice 1000", "4712", None), ("nice 0", "4712", None)]
     assert slurm.told == orders
-    assert cli.run(["show", job]) == 0
+    assert app.run(["show", job]) == 0
     assert "nice 1000 asked for by" in capsys.readouterr().out
     acted = Store().actions(job)
     assert [one.action for one in acted] == ["submit", "hold", "release", "nice 1000", "nice 0"]
@@ -370,12 +370,12 @@ def test_what_waits_is_held_let_go_and_put_last_and_its_history_says_who(slurm, 
 
 
 def test_of_an_array_it_is_told_how_many_tasks_are_held_and_how_many_had_ended(slurm, capsys, monkeypatch):
-    monkeypatch.setattr("cingulum.commands.submission_check.crossval", lambda *words, **more: None)
+    monkeypatch.setattr("cingulum.cli.submission_check.crossval", lambda *words, **more: None)
     (array,) = submit(capsys, "--folds", "4")
     slurm.becomes(array, "COMPLETED", task=0, exit_code=0, ended=5.0)
-    assert cli.run(["hold", array]) == 0 == cli.run(["defer", array])
+    assert app.run(["hold", array]) == 0 == app.run(["defer", array])
     slurm.becomes(array, "RUNNING", task=1, started=5.0)
-    assert cli.run(["release", array]) == 0
+    assert app.run(["release", array]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "4711 held (PENDING): 3 of 4 tasks, 1 had ended",
         "4711 has 1000 less priority (PENDING): 3 of 4 tasks, 1 had ended",
@@ -386,12 +386,12 @@ def test_of_an_array_it_is_told_how_many_tasks_are_held_and_how_many_had_ended(s
 def test_of_jobs_of_which_one_does_not_wait_none_is_held(slurm, capsys, monkeypatch):
     (first,), (second,) = submit(capsys), submit(capsys, "name=other")
     slurm.becomes(second, "RUNNING", started=5.0)
-    assert cli.run(["hold", first, second]) == 2
+    assert app.run(["hold", first, second]) == 2
     assert "does not wait: it is RUNNING" in capsys.readouterr().err and slurm.told == []
     assert (
-        cli.run(["defer", first, "--by", "-1"])
+        app.run(["defer", first, "--by", "-1"])
         == 2
-        == cli.run(["defer", first, "--by", str(actions.MOST_NICE + 1)])
+        == app.run(["defer", first, "--by", str(actions.MOST_NICE + 1)])
     )
     assert slurm.told == []
 
@@ -404,21 +404,21 @@ def test_of_jobs_of_which_one_does_not_wait_none_is_held(slurm, capsys, monkeypa
 
     monkeypatch.setattr(slurm, "hold", refuses)
     capsys.readouterr()
-    assert cli.run(["hold", first, second]) == 1
+    assert app.run(["hold", first, second]) == 1
     assert "Ask it. Before it: 4711 held." in capsys.readouterr().err
 
 
 def test_logs_are_printed_as_they_are(slurm, capfdbinary):
-    assert cli.run(["submit", "mine.yaml"]) == 0
+    assert app.run(["submit", "mine.yaml"]) == 0
     job = "4711"
     folder = Path(Store().get(job).folder)
-    assert cli.run(["logs", job]) == 0
+    assert app.run(["logs", job]) == 0
     assert b"no output yet" in capfdbinary.readouterr().err
     (folder / "out-0.log").write_bytes(b"one\n\xff\xfe\ntwo\n")
-    assert cli.run(["logs", job]) == 0
+    assert app.run(["logs", job]) == 0
     assert capfdbinary.readouterr().out == b"one\n\xff\xfe\ntwo\n"
     slurm.becomes(job, "COMPLETED", exit_code=0, ended=5.0)
-    assert cli.run(["logs", job, "--follow"]) == 0
+    assert app.run(["logs", job, "--follow"]) == 0
     assert capfdbinary.readouterr().out == b"one\n\xff\xfe\ntwo\n"
 
 
@@ -428,7 +428,7 @@ def test_failed_starts_are_shown_with_their_reason(slurm, capsys):
     (folder / "failures").write_text("2026-11-21T17:00:00+0000\t137\trank 2 @ n3\twas killed by signal 9\n")
     (folder / "out-0.log").write_text("".join(f"line {k}\n" for k in range(30)))
     slurm.becomes(job, "FAILED", exit_code=137, reason="NonZeroExitCode", ended=5.0)
-    assert cli.run(["show", job]) == 0
+    assert app.run(["show", job]) == 0
     shown = capsys.readouterr().out
     assert "rank 2 @ n3" in shown and "exit code 137: NonZeroExitCode" in shown
     assert "line 29" in shown and "line 19" not in shown
@@ -438,7 +438,7 @@ def test_a_launcher_that_is_silent_is_named_and_what_was_known_is_shown(slurm, c
     (job,) = submit(capsys)
     slurm.refuses = "states"
     capsys.readouterr()
-    assert cli.run(["jobs"]) == 0
+    assert app.run(["jobs"]) == 0
     shown = capsys.readouterr()
     assert "slurm did not answer" in shown.err and "slurmctld is away" in shown.err and job in shown.out
 
@@ -451,4 +451,4 @@ def test_jobs_that_ended_long_ago_are_listed_when_asked_for(slurm, capsys, monke
     monkeypatch.setattr(time, "time", lambda: later)
     assert told(capsys, "jobs")["jobs"] == []  # type: ignore[index]
     assert len(told(capsys, "jobs", "--all")["jobs"]) == 1  # type: ignore[index]
-    assert cli.run(["jobs", "--watch", "--json"]) == 2
+    assert app.run(["jobs", "--watch", "--json"]) == 2

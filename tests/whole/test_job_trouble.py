@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pretended_slurm import submit, told
 
-from cingulum import cli
+from cingulum.cli import app
 from jobs.schedulers.base import TaskState
 from jobs.store.store import Store
 from jobs.store.sync import lose
@@ -19,14 +19,14 @@ from trainer.errors import LauncherError
 @pytest.fixture
 def array(slurm, capsys, monkeypatch) -> str:
     """Id of an array of three tasks."""
-    monkeypatch.setattr("cingulum.commands.submission_check.crossval", lambda *words, **more: None)
+    monkeypatch.setattr("cingulum.cli.submission_check.crossval", lambda *words, **more: None)
     (job,) = submit(capsys, "--folds", "3")
     return job
 
 
 def test_two_jobs_do_not_train_in_one_run_folder_at_once(slurm, capsys, monkeypatch):
     (job,) = submit(capsys)
-    assert cli.run(["submit", "mine.yaml", "train.epochs=9"]) == 2
+    assert app.run(["submit", "mine.yaml", "train.epochs=9"]) == 2
     assert "Job 4711 (PENDING) uses the run folder" in capsys.readouterr().err
     submit(capsys, "--after", job)
     submit(capsys, "name=other")
@@ -34,8 +34,8 @@ def test_two_jobs_do_not_train_in_one_run_folder_at_once(slurm, capsys, monkeypa
         slurm.becomes(started, "COMPLETED", exit_code=0, ended=5.0)
     with monkeypatch.context() as patched:
         patched.setattr(slurm, "start", interrupted)
-        assert cli.run(["submit", "mine.yaml"]) == 130
-    assert cli.run(["submit", "mine.yaml"]) == 2
+        assert app.run(["submit", "mine.yaml"]) == 130
+    assert app.run(["submit", "mine.yaml"]) == 2
     assert "Job new-4 (SUBMITTING)" in capsys.readouterr().err
 
 
@@ -43,12 +43,12 @@ def test_a_running_job_that_another_one_waits_for_is_requeued(slurm, capsys):
     (job,) = submit(capsys)
     submit(capsys, "--after", job)  # it has the run folder from now on
     slurm.becomes(job, "RUNNING", hosts=("n1",))
-    assert cli.run(["requeue", job]) == 0
+    assert app.run(["requeue", job]) == 0
     assert "4711 saves, and starts again" in capsys.readouterr().out
     assert slurm.told == [("requeue", "4711", None)]
     # One that has ended is not: the folder is the next one's.
     slurm.becomes(job, "CANCELLED", ended=5.0)
-    assert cli.run(["requeue", job]) == 2
+    assert app.run(["requeue", job]) == 2
     assert "4712" in capsys.readouterr().err
 
 
@@ -59,7 +59,7 @@ def test_tasks_that_slurm_forgets_when_they_are_cancelled_together_are_cancelled
         slurm.jobs[external] = [state for state in slurm.jobs[external] if state.task != task]
 
     monkeypatch.setattr(slurm, "cancel", forget)
-    assert cli.run(["cancel", f"{array}_1", f"{array}_2"]) == 0
+    assert app.run(["cancel", f"{array}_1", f"{array}_2"]) == 0
     assert capsys.readouterr().out == f"{array}_1 cancelled\n{array}_2 cancelled\n"
     assert [state.state for state in Store().get(array).tasks] == ["PENDING", "CANCELLED", "CANCELLED"]
 
@@ -67,8 +67,8 @@ def test_tasks_that_slurm_forgets_when_they_are_cancelled_together_are_cancelled
 def test_a_job_that_has_no_id_yet_is_found_out_before_another_is_cancelled(slurm, capsys, monkeypatch):
     (first,) = submit(capsys)
     monkeypatch.setattr(slurm, "start", interrupted)
-    assert cli.run(["submit", "mine.yaml", "name=other"]) == 130
-    assert cli.run(["cancel", first, "new-2"]) == 2
+    assert app.run(["submit", "mine.yaml", "name=other"]) == 130
+    assert app.run(["cancel", first, "new-2"]) == 2
     assert "new-2 is SUBMITTING: slurm has not answered yet" in capsys.readouterr().err
     assert slurm.told == []
 
@@ -83,14 +83,14 @@ def test_where_slurm_refuses_to_cancel_one_of_several_it_is_told_which_were(slur
         cancel(external, task)
 
     monkeypatch.setattr(slurm, "cancel", but_one)
-    assert cli.run(["cancel", first, second]) == 1
+    assert app.run(["cancel", first, second]) == 1
     assert "not yours\n  Cancelled before it: 4711." in capsys.readouterr().err
 
 
 def test_a_job_is_cancelled_though_slurm_falls_silent_afterwards(slurm, capsys, monkeypatch):
     (job,) = submit(capsys)
     monkeypatch.setattr(slurm, "cancel", lambda external, task: setattr(slurm, "refuses", "states"))
-    assert cli.run(["cancel", job]) == 0
+    assert app.run(["cancel", job]) == 0
     assert capsys.readouterr().out == "4711: the launcher was asked to end it (PENDING)\n"
 
 
@@ -99,7 +99,7 @@ def test_a_job_of_another_cluster_is_neither_touched_nor_waited_for(slurm, capsy
     slurm.place = "far"
     (job,) = submit(capsys)
     slurm.place = "near"
-    assert cli.run([*words, job]) == 2
+    assert app.run([*words, job]) == 2
     assert "Job 4711 is on far; this is near." in capsys.readouterr().err
     assert slurm.told == []
 
@@ -108,7 +108,7 @@ def test_the_list_says_that_jobs_of_another_cluster_may_be_old(slurm, capsys):
     slurm.place = "far"
     submit(capsys)
     slurm.place = "near"
-    assert cli.run(["jobs"]) == 0
+    assert app.run(["jobs"]) == 0
     assert "jobs of slurm on far can be asked for only there" in capsys.readouterr().err
 
 
@@ -123,7 +123,7 @@ def test_an_id_that_slurm_gave_again_leaves_the_older_job_its_first_name(slurm, 
     older = told(capsys, "show", "new-1")
     assert (older["name"], older["state"]) == ("mine", "FAILED")  # type: ignore[index]
     assert [change["state"] for change in older["changes"]][-1] == "FAILED"  # type: ignore[index]
-    assert cli.run(["wait", "new-1"]) == 3
+    assert app.run(["wait", "new-1"]) == 3
 
 
 def test_a_silence_is_told_once_while_one_waits(slurm, capsys, monkeypatch):
@@ -138,7 +138,7 @@ def test_a_silence_is_told_once_while_one_waits(slurm, capsys, monkeypatch):
             slurm.becomes(job, "COMPLETED", exit_code=0, ended=5.0)
 
     monkeypatch.setattr(time, "sleep", later)
-    assert cli.run(["wait", job]) == 0
+    assert app.run(["wait", job]) == 0
     assert len(looks) == 3 and capsys.readouterr().err.count("did not answer") == 1
 
 
@@ -149,10 +149,10 @@ def test_one_who_follows_a_job_that_waits_is_told_so(slurm, capsys, monkeypatch)
     def runs(seconds: float) -> None:
         (Path(Store().get(job).folder) / "out-0.log").write_text("first\nlast\n")
         slurm.becomes(job, "COMPLETED", exit_code=0, ended=5.0)
-        monkeypatch.setattr(sys.modules["cingulum.commands.logs"], "ASK_S", 0.0)
+        monkeypatch.setattr(sys.modules["cingulum.cli.job_output"], "ASK_S", 0.0)
 
     monkeypatch.setattr(time, "sleep", runs)
-    assert cli.run(["logs", job, "--follow"]) == 0
+    assert app.run(["logs", job, "--follow"]) == 0
     said = capsys.readouterr()
     assert said.err == "4711 PENDING: (Priority); no output yet\n" and said.out == "first\nlast\n"
 
@@ -172,12 +172,12 @@ def test_lines_that_come_just_before_the_end_are_followed_too(slurm, capsys, mon
         return states(externals)
 
     monkeypatch.setattr(slurm, "states", ends)
-    assert cli.run(["logs", job, "--follow"]) == 0
+    assert app.run(["logs", job, "--follow"]) == 0
     assert capsys.readouterr().out == "first\nlast\n"
 
 
 def test_a_task_is_named_once(slurm, array, capsys):
-    assert cli.run(["logs", f"{array}_1", "--task", "2"]) == 2
+    assert app.run(["logs", f"{array}_1", "--task", "2"]) == 2
     assert "4711_1 is a task, and --task 2 another" in capsys.readouterr().err
     assert list(told(capsys, "logs", array, "--task", "2")) == [f"{array}_2"]  # type: ignore[call-overload]
 
@@ -192,17 +192,17 @@ def test_a_list_that_is_watched_is_written_to_a_file_at_every_look(slurm, capsys
             raise KeyboardInterrupt
 
     monkeypatch.setattr(time, "sleep", twice)
-    assert cli.run(["jobs", "--watch"]) == 130
+    assert app.run(["jobs", "--watch"]) == 130
     assert capsys.readouterr().out.count(f"{job}  mine") == 2
 
 
 def test_a_job_that_never_started_says_why_instead_of_its_output(slurm, capsys, monkeypatch):
     monkeypatch.setattr(slurm, "start", interrupted)
-    assert cli.run(["submit", "mine.yaml"]) == 130
+    assert app.run(["submit", "mine.yaml"]) == 130
     store = Store()
     lose(store, store.get("new-1"), "was not started: the queue is full")
     capsys.readouterr()
-    assert cli.run(["logs", "new-1"]) == 2
+    assert app.run(["logs", "new-1"]) == 2
     assert "Job new-1 is LOST: was not started: the queue is full" in capsys.readouterr().err
 
 
@@ -211,7 +211,7 @@ def test_failed_starts_and_the_end_of_the_output_are_shown_in_words(slurm, capsy
     folder = Path(Store().get(job).folder)
     (folder / "failures").write_text("10:00\t137\trank 2 @ n3\twas killed\n11:00\t-\tn2\tdown\nhalf")
     (folder / "out-0.log").write_bytes(b"x" * 200_000 + b"\n\x1b[2Jloss\t0.5\n")
-    assert cli.run(["show", job]) == 0
+    assert app.run(["show", job]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert "  failed start: 10:00, exit code 137, rank 2 @ n3: was killed" in shown
     assert "  failed start: 11:00, n2: down" in shown and "  failed start: half" in shown
@@ -228,7 +228,7 @@ def test_a_requeue_that_is_refused_leaves_the_failed_starts_on_record(slurm, cap
         raise LauncherError("Invalid job id specified")
 
     monkeypatch.setattr(slurm, "requeue", refuse)
-    assert cli.run(["requeue", job]) == 1
+    assert app.run(["requeue", job]) == 1
     assert failures.exists() and Store().get(job).state == "FAILED"
 
 
@@ -241,7 +241,7 @@ def test_the_failed_starts_of_tasks_that_completed_stay_on_record(slurm, array, 
     ]
     for task in (0, 1):
         (folder / f"failures-{task}").touch()
-    assert cli.run(["requeue", array]) == 0
+    assert app.run(["requeue", array]) == 0
     assert [(folder / f"failures-{task}").exists() for task in (0, 1)] == [True, False]
 
 

@@ -11,7 +11,7 @@ import pytest
 from scipy import ndimage
 from shard_sets import META, make_shard_set, meta_of
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer.config import SplitConfig
 from trainer.data.images import preprocess
 from trainer.data.images.miniature import EDGE, miniature
@@ -184,14 +184,14 @@ def test_a_miniature_has_mean_0_and_norm_1_whatever_the_shape(shape):
 
 def test_the_command_says_what_it_found(stored, scans, tmp_path, capsys):
     shards_of(tmp_path / "clean", stored[1][:10])
-    assert cli.run(["leaks", str(tmp_path / "clean")]) == 0
+    assert app.run(["leaks", str(tmp_path / "clean")]) == 0
     assert "no image is there under two names" in capsys.readouterr().out
     shards_of(tmp_path / "twice", [*stored[1][:40], noisy(stored, scans)])
-    assert cli.run(["leaks", str(tmp_path / "twice"), "--json"]) == 2
+    assert app.run(["leaks", str(tmp_path / "twice"), "--json"]) == 2
     told = json.loads(capsys.readouterr().out)
     assert (told["ok"], told["leaks"][0]["subjects"]) == (False, ["sub-05", "sub-40"])
-    assert cli.run(["leaks", str(tmp_path / "twice")]) == 2
+    assert app.run(["leaks", str(tmp_path / "twice")]) == 2
     captured = capsys.readouterr()
     assert "nearly the same image, similarity" in captured.out
     assert "import again" in captured.err
-    assert cli.run(["leaks", str(tmp_path / "nowhere")]) == 2
+    assert app.run(["leaks", str(tmp_path / "nowhere")]) == 2

@@ -14,7 +14,7 @@ import pytest
 import tiny_runs
 from tensorflow.python.framework.config import disable_op_determinism
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer.run_folder.checkpoint_checks import fingerprint
 
 EPOCHS = 3
@@ -37,12 +37,12 @@ def finished(tmp_path_factory, shards) -> Path:
     """A run of 3 epochs, of 3 updates each."""
     folder = tmp_path_factory.mktemp("finished")
     changes = {**QUICK, "task__loss": "focal", "train__early_stopping": {"patience": 2}}
-    assert cli.run(["train", str(tiny_runs.write_config(folder, shards, "run", **changes))]) == 0
+    assert app.run(["train", str(tiny_runs.write_config(folder, shards, "run", **changes))]) == 0
     return folder / "run"
 
 
 def go_on(folder: Path, *changes: str) -> int:
-    return cli.run(["train", str(folder / "config.yaml"), f"runs={folder.parent}", *changes, "--resume"])
+    return app.run(["train", str(folder / "config.yaml"), f"runs={folder.parent}", *changes, "--resume"])
 
 
 def rewrite(path: Path, change: Any) -> None:
@@ -57,9 +57,9 @@ def test_a_run_says_what_it_trains_and_what_chooses_its_best_epoch(finished, cap
     assert result["best"] == min(tiny_runs.rows(finished), key=lambda row: row["val_loss"])
     assert {"loss", "cross_entropy"} < result["test"].keys()
     config = finished.parent / "run.yaml"
-    assert cli.run(["train", str(config), "name=other", "--dry-run", "--json"]) == 0
+    assert app.run(["train", str(config), "name=other", "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["trains"] == loss
-    assert cli.run(["train", str(config), "name=other", "train.epochs=1"]) == 0
+    assert app.run(["train", str(config), "name=other", "train.epochs=1"]) == 0
     said = capsys.readouterr().err
     assert f"the best epoch is that of the lowest val_loss ({loss}) on the validation split; " in said
     assert "training stops after 2 epoch(s) without a better one." in said
@@ -88,7 +88,7 @@ def trained(tmp_path_factory, shards) -> Iterator[Path]:
     """A run of a cosine over 3 epochs, of 3 updates each."""
     folder = tmp_path_factory.mktemp("trained")
     changes = {**QUICK, "train__deterministic": True, "train__schedule": {"warmup_epochs": 0}}
-    assert cli.run(["train", str(tiny_runs.write_config(folder, shards, "run", **changes))]) == 0
+    assert app.run(["train", str(tiny_runs.write_config(folder, shards, "run", **changes))]) == 0
     yield folder / "run"
     # It holds for the whole process; other files' runs, which time their steps, could not go on.
     disable_op_determinism()

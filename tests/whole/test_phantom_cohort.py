@@ -20,7 +20,7 @@ import psutil
 import pytest
 from wording import fails_with
 
-from cingulum.commands.phantom import phantom as command
+from cingulum.cli.data import phantom as command
 from trainer.data.phantom import bids, files, image, people, template
 from trainer.data.phantom.cohort import make_cohort
 from trainer.errors import CingulumError, InputError

@@ -9,7 +9,7 @@ import keras
 import pytest
 from tiny_runs import make_shards, write_config
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer import config as configuration
 from trainer.forecast import plans
 from trainer.planning.placement.drawing import WIDTH, strips
@@ -39,7 +39,7 @@ def config(tmp_path, shards) -> Path:
 
 
 def planned(capsys, config: Path, *arguments: str) -> dict:
-    assert cli.run(["plan", str(config), *arguments, "--json"]) == 0
+    assert app.run(["plan", str(config), *arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -50,7 +50,7 @@ def rows(tree: dict) -> dict[str, dict]:
 def test_all_strategies_are_in_one_table_of_80_columns_and_the_plan_is_written(config, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     out = config.parent / "plan.json"
-    assert cli.run(["plan", str(config), "--ranks", "2", "--strategy", "spatial", "--out", str(out)]) == 0
+    assert app.run(["plan", str(config), "--ranks", "2", "--strategy", "spatial", "--out", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines[:-1])) <= 80  # the last one is a path
     start = next(i for i, line in enumerate(lines) if line.startswith("on 2 rank(s)"))
@@ -98,7 +98,7 @@ def test_data_parallelism_sends_what_a_ring_does_once_in_an_update(config, capsy
 def profile_of_two(config: Path, factor: float) -> Path:
     """A profile of this process, but that seconds follow FLOPs; `factor` times as many on a second rank."""
     out = config.parent / "profile.json"
-    assert cli.run(["profile", str(config), "--out", str(out)]) == 0
+    assert app.run(["profile", str(config), "--out", str(out)]) == 0
     tree = json.loads(out.read_text())
     tree["devices"] *= 2
     tree["update"].update(seconds=[1e-5, 1e-5 * factor], spread_s=[0.0, 0.0])
@@ -130,9 +130,9 @@ def test_with_a_profile_seconds_are_predicted_and_filters_follow_the_speed_of_de
     assert found["data"]["imbalance"] == pytest.approx(0.5, rel=0.05)  # three times as long: 3 / 2 - 1
     assert found["filters"]["way"] == "filters divided 1:0.333, no master"
     assert found["filters"]["imbalance"] < 0.495  # 0.4997 if all are cut 1:1
-    assert cli.run(["plan", str(config), "--ranks", "2", "--profile", str(path)]) == 0
+    assert app.run(["plan", str(config), "--ranks", "2", "--profile", str(path)]) == 0
     assert " waits " in capsys.readouterr().out
-    assert cli.run(["plan", str(config), "model.width=4", "--ranks", "2", "--profile", str(path)]) == 2
+    assert app.run(["plan", str(config), "model.width=4", "--ranks", "2", "--profile", str(path)]) == 2
     assert "FLOPs per sample for stage1_conv" in capsys.readouterr().err
 
 
@@ -140,20 +140,20 @@ def test_a_strategy_that_is_not_possible_is_refused_where_it_was_asked_for_and_s
     config, capsys, monkeypatch
 ):
     monkeypatch.setenv("COLUMNS", "80")
-    assert cli.run(["plan", str(config), "--ranks", "3"]) == 2
+    assert app.run(["plan", str(config), "--ranks", "3"]) == 2
     assert "4 samples cannot be shared evenly by 3 rank(s)" in capsys.readouterr().err
-    assert cli.run(["plan", str(config), "--ranks", "3", "--strategy", "filters"]) == 0
+    assert app.run(["plan", str(config), "--ranks", "3", "--strategy", "filters"]) == 0
     assert "data: not possible. train.global_batch: 4 samples" in capsys.readouterr().out
-    assert cli.run(["plan", str(config), "--ranks", "32", "--strategy", "spatial"]) == 2
+    assert app.run(["plan", str(config), "--ranks", "32", "--strategy", "spatial"]) == 2
     assert "a depth of 16 voxels cannot be cut into 32 parts" in capsys.readouterr().err
-    assert cli.run(["plan", str(config), "--ranks", "2", "train.strategy=parameter-server"]) == 2
+    assert app.run(["plan", str(config), "--ranks", "2", "train.strategy=parameter-server"]) == 2
     assert "parameter-server is not one that can be planned" in capsys.readouterr().err
     many = ["plan", str(config), "--ranks", "13", "train.strategy={name: hybrid, planner: dynamic}"]
-    assert cli.run(many) == 2
+    assert app.run(many) == 2
     assert "the dynamic program takes at most 12 devices, not 13" in capsys.readouterr().err
     kept = config.parent / "notes.json"
     kept.write_text("{}")
-    assert cli.run(["plan", str(config), "--ranks", "2", "--out", str(kept)]) == 2
+    assert app.run(["plan", str(config), "--ranks", "2", "--out", str(kept)]) == 2
     assert "is not a plan that can be replaced" in capsys.readouterr().err and kept.read_text() == "{}"
 
 
@@ -176,7 +176,7 @@ def test_memory_of_stages_that_compute_activations_again_and_the_samples_of_batc
 
 def test_a_plan_of_a_file_is_compared_like_any_other_and_refused_for_other_ranks_or_networks(config, capsys):
     out = config.parent / "plan.json"
-    assert cli.run(["plan", str(config), "--ranks", "2", "--strategy", "spatial", "--out", str(out)]) == 0
+    assert app.run(["plan", str(config), "--ranks", "2", "--strategy", "spatial", "--out", str(out)]) == 0
     tree = json.loads(out.read_text())
     (one,) = [one for one in tree["operations"] if one["name"] == "stage2_conv"]
     one["pieces"] = [[1, [[0, length] for length in one["shape"]]]]
@@ -195,7 +195,7 @@ def test_a_plan_of_a_file_is_compared_like_any_other_and_refused_for_other_ranks
         (("--ranks", "2", "model.width=4"), "stage1_conv is of shape"),
         (("--ranks", "2", "train.strategy.replicas=2"), "is a plan for 1 replica(s), not 2"),
     ):
-        assert cli.run(["plan", str(config), *follow, *more]) == 2
+        assert app.run(["plan", str(config), *follow, *more]) == 2
         assert said in capsys.readouterr().err
 
 
@@ -214,12 +214,12 @@ def test_planning_shows_how_far_it_is_but_not_for_json_and_ends_with_ctrl_c(conf
     seen = []
     monkeypatch.setattr(Counting, "show", lambda counting, done, total: seen.append((done, total)))
     asked = ["plan", str(config), "--ranks", "2", "--strategy", "hypergraph"]
-    assert cli.run(asked) == 0
+    assert app.run(asked) == 0
     (total,) = {total for _, total in seen}
     assert [done for done, _ in seen] == sorted(done for done, _ in seen) and seen[-1] == (total, total)
     assert seen[-2][0] > 0.5 * total
     seen.clear()
-    assert cli.run([*asked, "--json"]) == 0 and not seen
+    assert app.run([*asked, "--json"]) == 0 and not seen
 
     def interrupted(counting, done, total):
         if done == 7:
@@ -228,7 +228,7 @@ def test_planning_shows_how_far_it_is_but_not_for_json_and_ends_with_ctrl_c(conf
     monkeypatch.setattr(Counting, "show", interrupted)
     out = config.parent / "plan.json"
     capsys.readouterr()
-    assert cli.run([*asked, "--out", str(out)]) == 130
+    assert app.run([*asked, "--out", str(out)]) == 130
     assert not out.exists() and capsys.readouterr().err.splitlines() == ["interrupted"]
 
 
@@ -257,7 +257,7 @@ def test_of_many_ranks_in_one_replica_the_plan_is_told_without_messages(config, 
     monkeypatch.setenv("COLUMNS", "80")
     out = config.parent / "plan.json"
     asked = ["train.strategy=hypergraph", "train.strategy.objective=volume", "--ranks", "4"]
-    assert cli.run(["plan", str(config), *asked, "--out", str(out)]) == 0
+    assert app.run(["plan", str(config), *asked, "--out", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines[:-1])) <= 80 and any(line.startswith("this plan") for line in lines)
     tree = planned(capsys, config, *asked)

@@ -13,7 +13,7 @@ from made_up_run import make_shards
 from planned_networks import small
 from pretended_slurm import told
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer import config as configuration
 from trainer.data.loading import order
 from trainer.data.shards.index_reading import read_index
@@ -54,7 +54,7 @@ def test_nothing_is_known_of_a_first_run_and_it_says_how_to_know(slurm, capsys):
     assert (found["seconds"], found["starts"], found["warning"]) == (None, None, None)
     assert "--profile FILE" in found["said"] and "cingulum simulate CONFIG --ranks 2" in found["said"]
     assert "\n" not in found["said"]
-    assert cli.run(["submit", "mine.yaml", "--kind", "report", "--dry-run"]) in (0, 2)
+    assert app.run(["submit", "mine.yaml", "--kind", "report", "--dry-run"]) in (0, 2)
     assert "Predicted time" not in capsys.readouterr().out
 
 
@@ -80,7 +80,7 @@ def test_an_earlier_run_says_it_where_its_configuration_ranks_and_hosts_are_the_
 def test_a_run_that_has_begun_needs_what_is_left_and_submitting_it_warns(slurm, capsys):
     trained("mine", epochs=30, seconds=60.0)
     assert said_of(capsys)["epochs"] == 50
-    assert cli.run(["submit", "mine.yaml", "--time", "30"]) == 0
+    assert app.run(["submit", "mine.yaml", "--time", "30"]) == 0
     shown = capsys.readouterr()
     assert "Predicted time: 50 min for 50 epoch(s) (runs/mine: 60 s per epoch, median of 29)" in shown.out
     assert shown.err.startswith("warning: 50 min are predicted, and the time limit is 30 min")
@@ -104,7 +104,7 @@ def test_what_is_damaged_is_passed_over(slurm, capsys):
         bad = trained(f"bad{number}", epochs=3, seconds=1.0)
         (bad.path / name).write_text('{"seconds": [')
     assert said_of(capsys)["seconds"] == pytest.approx(80 * 5.0)
-    assert cli.run(["submit", "mine.yaml", "name=none", "--profile", "nowhere.json", "model.width=2"]) == 0
+    assert app.run(["submit", "mine.yaml", "name=none", "--profile", "nowhere.json", "model.width=2"]) == 0
     assert "Predicted time: not known: nowhere.json: there is no such file" in capsys.readouterr().out
 
 

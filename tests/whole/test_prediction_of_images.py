@@ -15,7 +15,7 @@ from made_images import MIRRORED, affine, head, nifti, written
 from saved_runs import SIZE, SPACING, classifier, everywhere, regressor, save_run, threshold_segmenter
 from wording import fails_with
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer import models
 from trainer.data.images.preprocess import Recipe, prepare
 from trainer.inference import space
@@ -32,13 +32,13 @@ def scans(tmp_path) -> list[Path]:
 
 def predicted(capsys, *arguments: object) -> list[dict]:
     capsys.readouterr()
-    assert cli.run(["predict", *map(str, arguments), "--json"]) == 0
+    assert app.run(["predict", *map(str, arguments), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
 def refused(capsys, *arguments: object) -> str:
     capsys.readouterr()
-    assert cli.run(["predict", *map(str, arguments)]) == 2
+    assert app.run(["predict", *map(str, arguments)]) == 2
     said = capsys.readouterr().err
     assert said.count("error: ") == 1 and "Traceback" not in said
     return said
@@ -166,7 +166,7 @@ def test_images_are_read_by_the_transform_that_the_import_chose(tmp_path, capsys
     recipe = {"size": SIZE, "spacing": SPACING} | ({"xform": chosen} if chosen else {})
     run = save_run(tmp_path / "run", classifier(0), recipe=recipe)
     capsys.readouterr()
-    assert cli.run(["predict", str(run), str(scan), str(plain), "--json"]) == 0
+    assert app.run(["predict", str(run), str(scan), str(plain), "--json"]) == 0
     told = capsys.readouterr()
     odd, clean = json.loads(told.out)
     assert odd["p_AD"] == clean["p_AD"]
@@ -266,7 +266,7 @@ def test_a_bad_image_is_a_row_and_the_others_are_predicted(tmp_path, scans, caps
     broken.write_bytes(b"no image")
     table = tmp_path / "table.csv"
     capsys.readouterr()
-    assert cli.run(["predict", *map(str, [run, scans[0], broken, *scans[1:], "--output", table])]) == 2
+    assert app.run(["predict", *map(str, [run, scans[0], broken, *scans[1:], "--output", table])]) == 2
     out, said = capsys.readouterr()
     assert out == f"{table}: 5 of 6 predicted\n"
     assert "1 of 6 images could not be predicted" in said and "broken.nii.gz" in said
@@ -302,7 +302,7 @@ def test_a_table_is_gone_on_with(tmp_path, scans, capsys, monkeypatch):
 
     monkeypatch.setattr(predictor, "prepare", watched)
     assert (
-        cli.run(["predict", str(run), *map(str, [*scans, broken]), "--output", str(table), "--resume"]) == 0
+        app.run(["predict", str(run), *map(str, [*scans, broken]), "--output", str(table), "--resume"]) == 0
     )
     rows = read(table)
     assert sorted(seen) == sorted([*scans[2:], broken])
@@ -340,10 +340,10 @@ def test_what_was_found_before_an_interruption_is_kept(tmp_path, scans, monkeypa
 
     monkeypatch.setattr(Ensemble, "ask", stopped)
     arguments = ["predict", str(run), *map(str, scans), "--output", str(table), "--batch", "2"]
-    assert cli.run(arguments) == 130
+    assert app.run(arguments) == 130
     assert len(read(table)) == 4
     monkeypatch.setattr(Ensemble, "ask", ask)
-    assert cli.run([*arguments, "--resume"]) == 0
+    assert app.run([*arguments, "--resume"]) == 0
     assert [row["image"] for row in read(table)] == [str(path) for path in scans]
 
 

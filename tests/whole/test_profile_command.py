@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from tiny_runs import make_shards, write_config
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer import config as configuration
 from trainer import profiling
 from trainer.planning.profile import Profile
@@ -51,7 +51,7 @@ def configured(folder: Path, shards: Path, **changes: object) -> Path:
 
 def profiled(config: Path, *arguments: str) -> Profile:
     out = config.parent / "profile.json"
-    assert cli.run(["profile", str(config), *arguments, "--out", str(out)]) == 0
+    assert app.run(["profile", str(config), *arguments, "--out", str(out)]) == 0
     return Profile.read(out)
 
 
@@ -172,7 +172,7 @@ def test_the_table_has_equal_operations_once_and_fits_into_80_columns(
 ):
     monkeypatch.setenv("COLUMNS", "80")
     config = configured(tmp_path, shards, model__name="resnet18", model__options={}, model__width=4)
-    assert cli.run(["profile", str(config)]) == 0
+    assert app.run(["profile", str(config)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith("resnet18: 4 x 16x16x16x1, float32, ")
@@ -183,7 +183,7 @@ def test_the_table_has_equal_operations_once_and_fits_into_80_columns(
 def test_json_is_the_file_alone(tmp_path, shards, quick, capsys):
     config = configured(tmp_path, shards)
     out = tmp_path / "profile.json"
-    assert cli.run(["profile", str(config), "train.global_batch=2", "--json", "--out", str(out)]) == 0
+    assert app.run(["profile", str(config), "train.global_batch=2", "--json", "--out", str(out)]) == 0
     shown = capsys.readouterr().out
     assert json.loads(shown)["batch"] == 2 and shown == out.read_text()
 
@@ -192,7 +192,7 @@ def test_bad_input_is_refused_before_anything_is_measured(tmp_path, shards, caps
     config = configured(tmp_path, shards)
 
     def refused(*arguments: object) -> str:
-        assert cli.run(["profile", *map(str, arguments)]) == 2
+        assert app.run(["profile", *map(str, arguments)]) == 2
         errors = capsys.readouterr().err
         assert errors.count("error: ") == 1 and "Traceback" not in errors
         return errors
@@ -211,7 +211,7 @@ def test_a_batch_that_does_not_fit_is_an_error_that_names_the_operation(
         raise tf.errors.ResourceExhaustedError(None, None, "OOM")
 
     monkeypatch.setattr(computing, "compute", compute)
-    assert cli.run(["profile", str(configured(tmp_path, shards)), "--batch", "64"]) == 2
+    assert app.run(["profile", str(configured(tmp_path, shards)), "--batch", "64"]) == 2
     errors = capsys.readouterr().err
     assert "stage1_conv: its inputs and outputs do not fit" in errors and "--batch 1" in errors
 

@@ -264,7 +264,7 @@ def test_what_is_no_run_folder_is_an_error(tmp_path):
 def test_the_command_writes_the_report(run):
     import typer
 
-    from cingulum.commands.report import report as command
+    from cingulum.cli.results import report as command
 
     app = typer.Typer()
     app.command()(command)
@@ -275,7 +275,7 @@ def test_the_command_writes_the_report(run):
 def test_the_command_lists_the_networks():
     import typer
 
-    from cingulum.commands.models import models as command
+    from cingulum.cli.models import models as command
 
     app = typer.Typer()
     app.command()(command)

@@ -15,8 +15,8 @@ from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 from wording import fails_with
 
-from cingulum import cli
-from cingulum.commands.report import report as command
+from cingulum.cli import app as cli
+from cingulum.cli.results import report as command
 from trainer import report
 from trainer.errors import RunError
 from trainer.metrics.comparison import auc_difference

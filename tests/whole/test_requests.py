@@ -4,7 +4,7 @@ from pathlib import Path
 
 from wording import fails_with
 
-from cingulum.commands import submission_check
+from cingulum.cli import submission_check
 from jobs.requests import known, submitting
 from jobs.store.store import Store
 from trainer.errors import JobError

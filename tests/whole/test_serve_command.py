@@ -16,7 +16,7 @@ import httpx2
 import pytest
 from jobs_to_serve import write_run
 
-from cingulum import cli
+from cingulum.cli import app
 from cingulum.service import listening
 from cingulum.service.app import create_app
 from cingulum.service.callers import AtSocket
@@ -41,7 +41,7 @@ def said(capsys):
     """Runs a command line that fails by bad input; returns what it says."""
 
     def run(*words: str) -> str:
-        assert cli.run(["serve", *words]) == 2
+        assert app.run(["serve", *words]) == 2
         return capsys.readouterr().err
 
     return run
@@ -124,18 +124,18 @@ def test_a_store_that_is_not_there_is_not_made(said, tmp_path):
     assert "there is no store of jobs" in said("--store", str(tmp_path / "jops.db"))
     assert not (tmp_path / "jops.db").exists()
     (tmp_path / "text.db").write_text("no database " * 100)
-    assert cli.run(["serve", "--store", str(tmp_path / "text.db")]) == 1
+    assert app.run(["serve", "--store", str(tmp_path / "text.db")]) == 1
 
 
 def test_tokens_are_made_listed_and_revoked(said, capsys, home):
-    assert cli.run(["serve", "--new-token", "notebook", "--days", "1"]) == 0
+    assert app.run(["serve", "--new-token", "notebook", "--days", "1"]) == 0
     secret = capsys.readouterr().out.strip()
     assert len(secret) == 43 and secret not in (home / "tokens.json").read_text()
     assert "already" in said("--new-token", "notebook")
-    assert cli.run(["serve", "--tokens", "--json"]) == 0
+    assert app.run(["serve", "--tokens", "--json"]) == 0
     (one,) = json.loads(capsys.readouterr().out)["tokens"]
     assert (one["name"], one["may"], one["valid"]) == ("notebook", "read", True)
-    assert cli.run(["serve", "--revoke", "notebook"]) == 0
+    assert app.run(["serve", "--revoke", "notebook"]) == 0
     assert "There is no token 'notebook'" in said("--revoke", "notebook")
     assert "write" in said("--new-token", "x", "--may", "everything")
     (home / "tokens.json").write_text("{")

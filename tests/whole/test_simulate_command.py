@@ -10,7 +10,7 @@ import pytest
 import yaml
 from tiny_runs import make_shards, write_config
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer.forecast import growth
 from trainer.planning.simulation import cluster
 from trainer.telemetry.trace import MESSAGES, STEP
@@ -36,7 +36,7 @@ def config(tmp_path_factory) -> Path:
 
 
 def simulated(capsys, config: Path, *arguments: str) -> list[dict]:
-    assert cli.run(["simulate", str(config), *arguments, "--json"]) == 0
+    assert app.run(["simulate", str(config), *arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)["rows"]
 
 
@@ -44,7 +44,7 @@ def test_every_strategy_has_a_row_of_80_columns_or_a_reason(config, capsys, monk
     monkeypatch.setenv("COLUMNS", "80")
     line = ["simulate", str(config), "--ranks", "2,1,8", "--batch-per-rank", "1", "--cluster"]
     line += ["dragonfly-a100", "--plot", str(tmp_path / "plot.png")]
-    assert cli.run(line) == 0
+    assert app.run(line) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines[:-1])) <= 80 and not any("…" in line for line in lines)
     starts = [i for i, line in enumerate(lines) if " rank(s) " in line]
@@ -114,15 +114,15 @@ def test_a_strategy_of_ones_own_has_a_row_by_what_its_plan_says_it_moves(config,
         capsys, config, "--ranks", "4", f"train.strategy={file}:Broken", "--strategy", f"{file}:Broken"
     )
     assert "mine.py" in broken["refused"] and "no_such_thing" in broken["refused"]
-    assert cli.run(["simulate", str(config), "--strategy", f"{file}:Ring"]) == 2
+    assert app.run(["simulate", str(config), "--strategy", f"{file}:Ring"]) == 2
     assert "--strategy data" in capsys.readouterr().err
 
 
 def test_the_floor_under_short_steps_is_told(config, capsys):
-    assert cli.run(["simulate", str(config), "--ranks", "2"]) == 0
+    assert app.run(["simulate", str(config), "--ranks", "2"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "5 us for handing over each operation (estimated)" in said and "90 us were measured" in said
-    assert cli.run(["simulate", str(config), "--ranks", "2", "--cluster", "dgx-h200"]) == 0
+    assert app.run(["simulate", str(config), "--ranks", "2", "--cluster", "dgx-h200"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "90 us for handing over each operation (measured)" in said and "Steps of less than" not in said
 
@@ -134,7 +134,7 @@ def test_a_plot_that_cannot_be_drawn_does_not_lose_the_figures(config, capsys, m
     monkeypatch.setattr(growth, "draw", fail)
     line = ["simulate", str(config), "--ranks", "1", "--strategy", "data", "--json"]
     with pytest.raises(ZeroDivisionError):
-        cli.run([*line, "--plot", str(tmp_path / "plot.png")])
+        app.run([*line, "--plot", str(tmp_path / "plot.png")])
     assert json.loads(capsys.readouterr().out)["rows"]
 
 
@@ -171,7 +171,7 @@ def test_a_step_is_written_for_a_trace_viewer(config, capsys, tmp_path):
     path = tmp_path / "step.json"
     for strategy, threads in (("hybrid", {STEP, MESSAGES}), ("data", {STEP})):
         line = ["simulate", str(config), "--ranks", "2", "--strategy", strategy, "--trace", str(path)]
-        assert cli.run([*line, "--cluster", "cpu-ethernet"]) == 0
+        assert app.run([*line, "--cluster", "cpu-ethernet"]) == 0
         events = [one for one in json.loads(path.read_text())["traceEvents"] if one["ph"] == "X"]
         assert threads <= {one["tid"] for one in events}
         assert {"forward", "backward", "update"} <= {one["name"] for one in events} or strategy == "hybrid"
@@ -191,7 +191,7 @@ def test_a_step_is_written_for_a_trace_viewer(config, capsys, tmp_path):
     ],
 )
 def test_what_cannot_be_simulated_is_refused(config, capsys, arguments, said):
-    assert cli.run(["simulate", str(config), *arguments]) == 2
+    assert app.run(["simulate", str(config), *arguments]) == 2
     assert said in capsys.readouterr().err
 
 
@@ -202,7 +202,7 @@ def test_a_cluster_that_is_too_small_and_a_batch_that_cannot_be_shared(config, c
         .replace("devices: 4\n", "devices: 4\n    count: 1\n")
     )
     (tmp_path / "mine.yaml").write_text(text)
-    assert cli.run(["simulate", str(config), "--ranks", "8", "--cluster", str(tmp_path / "mine.yaml")]) == 2
+    assert app.run(["simulate", str(config), "--ranks", "8", "--cluster", str(tmp_path / "mine.yaml")]) == 2
     assert "mine has 4 devices, fewer than 8 ranks" in capsys.readouterr().err
     rows = simulated(capsys, config, "--ranks", "8", "--strategy", "data")
     reasons = {one["strategy"]: one["refused"] for one in rows if one["refused"]}
@@ -211,7 +211,7 @@ def test_a_cluster_that_is_too_small_and_a_batch_that_cannot_be_shared(config, c
 
 def advised(capsys, config: Path, *arguments: str) -> dict:
     line = ["advise", str(config), "--cluster", "cpu-ethernet", "--most", "16", *arguments, "--json"]
-    assert cli.run(line) == 0
+    assert app.run(line) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -238,7 +238,7 @@ def test_advice_is_what_the_rows_of_a_simulation_say(config, capsys, monkeypatch
     best = max(rows, key=lambda one: one["samples_per_s"])
     assert best["waiting_s"] <= 0.1 * best["step_s"]
     monkeypatch.setenv("COLUMNS", "80")
-    assert cli.run(["advise", str(config), "--most", "2", *each]) == 0
+    assert app.run(["advise", str(config), "--most", "2", *each]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80 and any(line.startswith("Useful ranks: up to") for line in lines)
 
@@ -254,7 +254,7 @@ def test_smaller_buckets_are_advised_where_a_simulation_with_them_is_faster(conf
 
     def of(*more: str) -> dict:
         line = ["advise", str(config), *network, "--cluster", str(slow), "--most", "4", *more, "--json"]
-        assert cli.run(line) == 0
+        assert app.run(line) == 0
         return json.loads(capsys.readouterr().out)
 
     found = of()
@@ -268,7 +268,7 @@ def test_smaller_buckets_are_advised_where_a_simulation_with_them_is_faster(conf
 
 
 def test_there_is_no_advice_where_no_rank_can_train(config, capsys):
-    assert cli.run(["advise", str(config), "--ranks", "3", "--most", "2"]) == 2
+    assert app.run(["advise", str(config), "--ranks", "3", "--most", "2"]) == 2
     assert "On 3 rank(s): train.global_batch: 4 samples cannot be shared" in capsys.readouterr().err
 
 
@@ -286,7 +286,7 @@ def test_a_divided_network_is_advised_on_and_compared_with_another_strategy(conf
         "2",
     )
     line = ["advise", str(config), "--cluster", "cpu-ethernet", *each, "--json"]
-    assert cli.run(line) == 0
+    assert app.run(line) == 0
     told = capsys.readouterr()
     found = json.loads(told.out)
     assert [one["ranks"] for one in found["growth"]] == [2, 4] and found["label"] == "hybrid"
@@ -306,12 +306,12 @@ def test_a_divided_network_is_advised_on_and_compared_with_another_strategy(conf
             "--batch-per-rank", str(int(compared["batch"][-1]["since"])),
         )[0]["samples_per_s"]  # fmt: skip
     assert max(rows, key=rows.__getitem__) == compared["batch"][-1]["faster"]
-    assert cli.run([*line[:-1], "--within", "0"]) == 0
+    assert app.run([*line[:-1], "--within", "0"]) == 0
     assert "larger batches were not looked at (--within)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_strategy_is_not_compared_with_itself(config, capsys):
-    assert cli.run(["advise", str(config), "--against", "data"]) == 2
+    assert app.run(["advise", str(config), "--against", "data"]) == 2
     assert "--against data: is the strategy itself" in capsys.readouterr().err
 
 

@@ -15,7 +15,7 @@ from made_images import nifti
 from tiny_runs import make_shards, write_config
 from wording import fails_with
 
-from cingulum import cli
+from cingulum.cli import app
 from trainer import models, transfer
 from trainer.errors import RunError
 from trainer.inference.saved_model import load_model
@@ -52,7 +52,7 @@ def trained(tmp_path_factory) -> Path:
     file.write_text(OWN.format(marker=str(folder / "marker")))
     changes = {"train__epochs": 1, "train__deterministic": False, "train__optimizer": {"name": "sgd"}}
     config = write_config(folder, shards, "run", model__name=f"{file}:build", model__options={}, **changes)
-    assert cli.run(["train", str(config)]) == 0
+    assert app.run(["train", str(config)]) == 0
     forget(folder)
     shutil.copytree(folder / "run", folder / "other")
     return folder
@@ -103,7 +103,7 @@ def test_no_command_runs_the_file_that_a_run_names(folder, trained, capsys):
     run = with_a_plain_network(folder / "run")
     reading = [["report", str(run)], ["compare", str(run), str(folder / "other")], ["diagnose", str(run)]]
     for command in [*commands(run, nifti(folder / "sub-1_T1w.nii.gz")), *reading]:
-        assert cli.run(command) == 0, (command, capsys.readouterr().err)
+        assert app.run(command) == 0, (command, capsys.readouterr().err)
     assert "layers" in transfer.start(models.build("tiny", (16, 16, 16, 1), 2, width=2), run)
     assert not (trained / "marker").exists()
 
@@ -111,7 +111,7 @@ def test_no_command_runs_the_file_that_a_run_names(folder, trained, capsys):
 def test_a_network_with_a_layer_of_its_own_is_refused_and_the_option_named(folder, trained, capsys):
     for command in commands(folder / "run", nifti(folder / "sub-1_T1w.nii.gz")):
         capsys.readouterr()
-        assert cli.run(command) == 2
+        assert app.run(command) == 2
         said = capsys.readouterr().err
         assert "'strangers>Doubled'" in said and "--allow-code FILE" in said and "its_own.py" in said
         assert "Traceback" not in said
@@ -123,12 +123,12 @@ def test_a_network_with_a_layer_of_its_own_is_refused_and_the_option_named(folde
 def test_the_file_that_a_run_was_trained_with_is_run_where_the_user_names_it(folder, trained, capsys):
     for command in commands(folder / "run", nifti(folder / "sub-1_T1w.nii.gz")):
         forget(trained)
-        assert cli.run([*command, "--allow-code", str(folder / "its_own.py")]) == 0, capsys.readouterr().err
+        assert app.run([*command, "--allow-code", str(folder / "its_own.py")]) == 0, capsys.readouterr().err
         assert (trained / "marker").read_text() == "ran "
     # Two runs of one file: it is run once.
     forget(trained)
     ask = ["predict", str(folder / "run"), str(folder / "sub-1_T1w.nii.gz"), "--ensemble"]
-    assert cli.run([*ask, str(folder / "other"), "--allow-code", str(folder / "its_own.py")]) == 0
+    assert app.run([*ask, str(folder / "other"), "--allow-code", str(folder / "its_own.py")]) == 0
     assert (trained / "marker").read_text() == "ran "
 
 
@@ -137,10 +137,10 @@ def test_a_changed_file_is_refused_with_both_hashes(folder, trained, capsys):
     changed = folder / "its_own.py"
     changed.write_text(changed.read_text() + "\n# changed\n")
     wrong = hashlib.sha256(changed.read_bytes()).hexdigest()
-    assert cli.run(["export", str(folder / "run"), "--allow-code", str(changed)]) == 2
+    assert app.run(["export", str(folder / "run"), "--allow-code", str(changed)]) == 2
     said = capsys.readouterr().err
     assert right in said and wrong in said
-    assert cli.run(["export", str(folder / "run"), "--allow-code", str(folder / "nowhere.py")]) == 2
+    assert app.run(["export", str(folder / "run"), "--allow-code", str(folder / "nowhere.py")]) == 2
     assert "there is no such file" in capsys.readouterr().err
     assert not (trained / "marker").exists()
 
@@ -204,14 +204,14 @@ def test_what_a_run_without_a_record_or_without_code_is_told(folder, trained, ca
     said = json.loads(record.read_text())
     del said["code"]
     record.write_text(json.dumps(said))
-    assert cli.run(["export", str(folder / "run")]) == 2
+    assert app.run(["export", str(folder / "run")]) == 2
     assert "--allow-code FILE (the run does not record which" in capsys.readouterr().err
     record.write_text(json.dumps({**said, "code": None}))
-    assert cli.run(["export", str(folder / "run"), "--allow-code", str(folder / "its_own.py")]) == 2
+    assert app.run(["export", str(folder / "run"), "--allow-code", str(folder / "its_own.py")]) == 2
     assert "trained without code of its own" in capsys.readouterr().err
     assert not (trained / "marker").exists()
     record.write_text(json.dumps(said))
-    assert cli.run(["export", str(folder / "run"), "--allow-code", str(folder / "its_own.py")]) == 0
+    assert app.run(["export", str(folder / "run"), "--allow-code", str(folder / "its_own.py")]) == 0
     assert "does not record with which code it was trained" in capsys.readouterr().err
 
 
@@ -220,6 +220,6 @@ def test_resuming_runs_the_command_lines_own_file_only(folder, trained, capsys):
     config = yaml.safe_load((folder / "run" / "config.yaml").read_text())
     mine = folder / "mine.yaml"
     mine.write_text(yaml.safe_dump({**config, "runs": str(folder), "model": {"name": "tiny", "width": 2}}))
-    assert cli.run(["train", str(mine), "--resume"]) == 2
+    assert app.run(["train", str(mine), "--resume"]) == 2
     assert "was started with another configuration: model.name" in capsys.readouterr().err
     assert not (trained / "marker").exists()

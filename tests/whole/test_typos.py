@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cingulum import cli
+from cingulum.cli import app
 
 LINES, COLUMNS = 24, 80
 JARGON = re.compile(
@@ -36,7 +36,7 @@ def commands(group, names: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ..
             yield (*names, name), command
 
 
-EVERY = list(commands(cli.command_line()))
+EVERY = list(commands(app.command_line()))
 
 
 def typos(names: tuple[str, ...], command) -> Iterator[tuple[str, list[str], str]]:
@@ -86,7 +86,7 @@ def said(tmp_path_factory) -> dict[str, tuple[int, str]]:
             out = io.StringIO()
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
                 try:
-                    code = cli.run(words)
+                    code = app.run(words)
                 except SystemExit as ended:
                     code = int(ended.code or 0)
                 except Exception:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cingulum import cli
+from cingulum.cli import app
 from jobs.local import processes
 from jobs.local.attended_files import TERMS, Ledger, Terms
 from jobs.local.mpirun import Mpirun
@@ -59,7 +59,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def wait(*words: str) -> int:
-    return cli.run(["wait", *words, "--timeout", "60"])
+    return app.run(["wait", *words, "--timeout", "60"])
 
 
 def begun(folder: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_job_that_ended_by_itself_gives_its_own(start, script, code) -> None:
 def test_a_job_that_was_cancelled_gives_1(start, tmp_path) -> None:
     job = start(SLEEPS)
     begun(tmp_path)
-    assert cli.run(["cancel", job]) == 0
+    assert app.run(["cancel", job]) == 0
     assert wait(job) == 1
     assert Store().get(job).exit_code == 143
 
@@ -96,7 +96,7 @@ def test_of_several_tasks_the_first_that_failed_gives_its_own(start) -> None:
 
 def test_one_that_goes_on_gives_124_and_one_that_is_not_there_2(start, capsys) -> None:
     job = start(SLEEPS)
-    assert cli.run(["wait", job, "--timeout", "0.2"]) == 124
+    assert app.run(["wait", job, "--timeout", "0.2"]) == 124
     assert wait("mpirun-99") == 2
     assert wait(job, "mpirun-99") == 2  # one at a time
     assert "wait" in capsys.readouterr().err
@@ -118,9 +118,9 @@ def test_a_database_that_does_not_answer_for_a_moment_is_not_the_end_of_a_job(
         return plain(*arguments, **options)
 
     monkeypatch.setattr(known, "current", current)
-    monkeypatch.setattr(sys.modules["cingulum.commands.logs"], "ASK_S", 0.1)
+    monkeypatch.setattr(sys.modules["cingulum.cli.job_output"], "ASK_S", 0.1)
     if command == "wait":
         assert wait(label) == 3
     else:
-        assert cli.run(["logs", label, "--follow"]) == 0
+        assert app.run(["logs", label, "--follow"]) == 0
     assert failures.count("failed") == 2

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 
-from cingulum.cli import main
+from cingulum.cli.app import main
 from trainer import report
 
 how = sys.argv.pop(1)

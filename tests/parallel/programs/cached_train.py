@@ -18,7 +18,7 @@ counts, shards, scratch = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 
 
 def main() -> int:
-    from cingulum import cli
+    from cingulum.cli import app
     from trainer import quiet
     from trainer.ranks import starting
 
@@ -48,7 +48,7 @@ def main() -> int:
         Path(f"{counts}-{world.rank}.json").write_text(json.dumps(found))
 
     scratch_copy._read_into, StoredBytes.read_into, Training.run = copying, reading, training
-    return cli.run(["train", *sys.argv[4:]])
+    return app.run(["train", *sys.argv[4:]])
 
 
 if __name__ == "__main__":

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from cingulum.cli import main
+from cingulum.cli.app import main
 
 main()

@@ -20,7 +20,7 @@ fault, at_process, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
 
 def main() -> int:
-    from cingulum import cli
+    from cingulum.cli import app
     from trainer import quiet
     from trainer.quiet import import_tensorflow
 
@@ -40,7 +40,7 @@ def main() -> int:
             mpi_world._meet = lambda *given: _kill()
         elif fault != "none":
             _after(async_worker.Gradients, "of", _strike)
-    return cli.run(["train", *sys.argv[4:]])
+    return app.run(["train", *sys.argv[4:]])
 
 
 def _after(kind, name, strike) -> None:

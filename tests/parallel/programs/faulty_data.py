@@ -22,7 +22,7 @@ reads = 0
 
 
 def main() -> int:
-    from cingulum import cli
+    from cingulum.cli import app
     from trainer import quiet
     from trainer.ranks import starting
 
@@ -45,7 +45,7 @@ def main() -> int:
                 return seconds
 
             Training._step = stepping
-    return cli.run(["train", config, *sys.argv[6:]])
+    return app.run(["train", config, *sys.argv[6:]])
 
 
 def strike() -> None:

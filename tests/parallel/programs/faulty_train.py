@@ -32,7 +32,7 @@ fault, at_rank, at_step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
 
 def main() -> int:
-    from cingulum import cli
+    from cingulum.cli import app
     from trainer import config as configuration
     from trainer import quiet
     from trainer.errors import CingulumError
@@ -50,7 +50,7 @@ def main() -> int:
             environment, members = strategy.environment(), strategy.members(launch.expected_size())
     except CingulumError:
         if fault == "none":
-            return cli.run(["train", *sys.argv[4:]])  # which tells it before MPI starts
+            return app.run(["train", *sys.argv[4:]])  # which tells it before MPI starts
     world = starting.init(1, environment=environment, members=members)
     if "SPEEDS" in os.environ:
         from pretended_speeds import pretend  # not at the top: containers get this file alone
@@ -73,7 +73,7 @@ def main() -> int:
             _late()
         else:
             _in_step(Training)
-    return cli.run(["train", *sys.argv[4:]])
+    return app.run(["train", *sys.argv[4:]])
 
 
 def _leave_out_pictures() -> None:

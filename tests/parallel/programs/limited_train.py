@@ -13,7 +13,7 @@ import psutil
 
 
 def main() -> int:
-    from cingulum import cli
+    from cingulum.cli import app
     from trainer import config as configuration
     from trainer import quiet
     from trainer.ranks import launch, starting
@@ -26,7 +26,7 @@ def main() -> int:
 
     most = psutil.Process().memory_info().vms + int(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    return cli.run(["train", *sys.argv[2:]])
+    return app.run(["train", *sys.argv[2:]])
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ plain_read = os.preadv
 
 
 def main() -> int:
-    from cingulum import cli
+    from cingulum.cli import app
     from trainer import quiet
     from trainer.ranks import launch, starting
     from trainer.ranks.members import Members
@@ -35,7 +35,7 @@ def main() -> int:
     for how, config in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
         os.preadv = slow_read if how == "reading" and is_last else plain_read
         Training.run = under_quota(plain_run, config) if how == "rank" and is_last else plain_run
-        code = cli.run(["train", config])
+        code = app.run(["train", config])
         if code:
             return code
     return 0

@@ -1,0 +1,144 @@
+"""The `cingulum` command. Heavy modules are imported only when a command needs them.
+
+Each command is a function in the file of its group (`groups.py`). It imports what it needs inside the
+function, so that `cingulum --help` takes a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from cingulum.cli import interrupts, usage
+from cingulum.cli.groups import COMMANDS, CommandGroups
+from trainer import quiet, telling
+from trainer.errors import CingulumError, Stopped, of_files
+from trainer.ranks import failure_file
+from trainer.telling import tell
+
+app = typer.Typer(
+    name="cingulum",
+    cls=CommandGroups,
+    help="Train 3D convolutional networks on brain MRI across many GPUs.",
+    epilog="Start with: make demo  ·  Then bring your own data: docs/tutorial/own-data.md",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"cingulum {version('cingulum')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _of_all_commands(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    pass
+
+
+for _name, _command in COMMANDS.items():
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command, name=_name)
+    else:
+        app.command(_name)(_command)
+
+# What to do after Ctrl-C, where there is something to lose.
+GOING_ON = {
+    "phantom": "; the same command goes on where it stopped",
+    "import": "; the same command goes on where it stopped",
+    "predict": "; with --output or --out, the same command and --resume goes on where it stopped",
+    "train": "; the same command with --resume goes on from the last checkpoint",
+    "crossval": "; the same command goes on from the last checkpoints",
+    "bench scaling": "; the same command goes on where it stopped",
+    "logs": "; the job goes on",
+    "serve": "; jobs go on",
+    "wait": "; the job goes on, and the same command waits for it again",
+    "submit": "; `cingulum jobs` lists what was submitted",
+}
+
+
+def main() -> None:
+    """Run the command line and end with the exit code of the outcome (DESIGN.md)."""
+    interrupts.raise_again()
+    quiet.leave_out_what_keras_can_do_without()
+    sys.exit(run(sys.argv[1:]))
+
+
+@functools.cache
+def command_line() -> Any:
+    """Return what parses command lines: typer looks through every function for it, a tenth of a second."""
+    return typer.main.get_command(app)
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; return its exit code (0, 1, 2, 75, 76, or 130 after Ctrl-C)."""
+    # Not `app(arguments)`: that takes Ctrl-C and closed pipes for itself, and says nothing of them.
+    group = command_line()
+    telling.begin(arguments)
+    try:
+        with group.make_context("cingulum", list(arguments)) as context:
+            outcome = group.invoke(context)
+        sys.stdout.flush()  # here a closed pipe can still be answered
+    except CingulumError as error:
+        telling.end(error)
+        if not isinstance(error, Stopped):
+            failure_file.leave(str(error), kind=type(error).__name__, exit_code=error.exit_code)
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        command = next((c for c in (" ".join(arguments[:2]), *arguments[:1]) if c in GOING_ON), "")
+        tell(f"interrupted{GOING_ON.get(command, '')}")
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # `cingulum inspect ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # Rich met it first
+            return 0
+        raise
+    except OSError as error:
+        if not error.filename:
+            raise
+        # What remains is the file system: no permission, a folder for a file, a full disk.
+        failure = of_files(error)
+        telling.end(failure)
+        failure_file.leave(str(failure), kind=type(failure).__name__, exit_code=failure.exit_code)
+        return failure.exit_code
+    except typer.Exit as ended:
+        return int(ended.exit_code)
+    except Exception as error:
+        if hasattr(error, "show") and hasattr(error, "exit_code"):  # a usage error of typer's
+            if type(error).__name__ == "NoArgsIsHelpError":
+                error.show()  # the help itself
+            else:
+                telling.end_of_usage(usage.said_of(error, arguments, group))
+                _say_which_key(error, arguments)
+            return int(error.exit_code)
+        raise
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _say_which_key(error: Any, arguments: list[str]) -> None:
+    """Print, after an unknown option of a command that takes `key=value`, the key that may be meant."""
+    option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if option is None or context is None or "overrides" not in {p.name for p in context.command.params}:
+        return
+    from cingulum.cli.usage import advice
+
+    said = advice(option, arguments)
+    if said:
+        tell(said)

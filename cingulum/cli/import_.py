@@ -1,0 +1,339 @@
+"""`cingulum import`: convert images to a shard set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from trainer.data.sources.file_names import first_three
+from trainer.errors import CohortError, ConfigError, Stopped
+
+if TYPE_CHECKING:
+    from trainer.data.images.findings import Finding
+    from trainer.data.importing.import_request import ImportRequest, ImportResult
+
+_COLOURS = {"bad": "red", "warning": "yellow", "note": ""}
+
+
+def import_images(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="A BIDS folder, a folder of ADNI's archive, a folder of images, or a CSV/TSV of images.",
+            show_default=False,
+        ),
+    ],
+    shards: Annotated[Path, typer.Argument(help="Folder for the shard set.", show_default=False)],
+    label: Annotated[str, typer.Option(help="Column with the class to learn.")] = "diagnosis",
+    size: Annotated[int, typer.Option(help="Edge of a volume, in voxels.")] = 96,
+    spacing: Annotated[
+        float | None, typer.Option(help="Edge of a voxel, in mm; default: 192 / size.", show_default=False)
+    ] = None,
+    dtype: Annotated[
+        Literal["float16", "float32", "bfloat16", "int16"],
+        typer.Option(help="Type of the stored values; int16 has a scale for each volume."),
+    ] = "float16",
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV/TSV with labels by subject or image, for folders without.", show_default=False
+        ),
+    ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(help="Labels allowed, such as AD,NC; others are bad images.", show_default=False),
+    ] = None,
+    contrast: Annotated[str, typer.Option(help="BIDS suffix of the images to take.")] = "T1w",
+    contrasts: Annotated[
+        str | None,
+        typer.Option(
+            help="Several contrasts as channels, such as T1w,T2w; the first decides the grid. "
+            "BIDS suffixes, or columns of a table.",
+            show_default=False,
+        ),
+    ] = None,
+    maps: Annotated[
+        str | None,
+        typer.Option(
+            help="Label maps for segmentation: probseg (a probability map per tissue) or dseg (one map of "
+            "label numbers) of BIDS derivatives, or column 'map' of a table; "
+            "KIND:FOLDER:desc-NAME to choose among several.",
+            show_default=False,
+        ),
+    ] = None,
+    map_labels: Annotated[
+        str | None,
+        typer.Option(
+            help="Names of the maps' labels: 1=grey,2=white or 1,2,3 or a TSV with columns index, name; "
+            "default: the derivatives' dseg.tsv.",
+            show_default=False,
+        ),
+    ] = None,
+    run: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Which of several runs of a BIDS session, such as 1 for run-1; default: a second is bad.",
+            show_default=False,
+        ),
+    ] = None,
+    diagnoses: Annotated[
+        Path | None,
+        typer.Option(
+            help="ADNI: table of diagnoses over visits (DXSUM or ADNIMERGE), which divides MCI into sMCI and "
+            "pMCI.",
+            show_default=False,
+        ),
+    ] = None,
+    within: Annotated[
+        int | None,
+        typer.Option(
+            min=6,
+            help="ADNI: months in which MCI must become dementia to be pMCI; default: 36.",
+            show_default=False,
+        ),
+    ] = None,
+    visits: Annotated[
+        Literal["baseline", "all"] | None,
+        typer.Option(
+            help="ADNI: the first scan of each subject, or one of each day; default: baseline.",
+            show_default=False,
+        ),
+    ] = None,
+    label_change: Annotated[
+        Literal["keep", "first", "error"],
+        typer.Option(
+            help="Subjects whose sessions have different labels: keep each session's own, take that of the "
+            "subject's first session for all, or refuse; they are counted and named in any case.",
+        ),
+    ] = "keep",
+    volume: Annotated[
+        int | None,
+        typer.Option(help="Which volume of 4D images, from 0; default: refuse them.", show_default=False),
+    ] = None,
+    nan: Annotated[
+        Literal["refuse", "zero"], typer.Option(help="What to do with NaN and infinite values.")
+    ] = "refuse",
+    xform: Annotated[
+        Literal["sform", "qform"] | None,
+        typer.Option(
+            help="Which transform of a NIfTI header counts where both are set; default: the sform, with a "
+            "warning where the qform contradicts it.",
+            show_default=False,
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes; default: all cores.", show_default=False)
+    ] = None,
+    on_error: Annotated[
+        Literal["fail", "skip"], typer.Option(help="Bad images: fail naming all, or leave them out.")
+    ] = "fail",
+    volumes_per_shard: Annotated[int, typer.Option(min=1, help="Volumes in one HDF5 file.")] = 16,
+    codec: Annotated[
+        Literal["auto", "none", "gzip", "blosc-lz4", "blosc-lz4-bit", "blosc-zstd-bit"],
+        typer.Option(help="Compression; auto measures on the first images which one is read fastest here."),
+    ] = "blosc-lz4",
+    bricks: Annotated[
+        int | None,
+        typer.Option(
+            min=8,
+            help="Store volumes in bricks with this edge, in voxels, for training on patches; "
+            "default: each in one piece.",
+            show_default=False,
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the shard set that is there.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, write nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The outcome as JSON on standard output.")] = False,
+) -> None:
+    """Check, preprocess and pack images into a shard set.
+
+    Every image is moved to RAS+, resampled to cubes, cropped or padded about the brain and its intensities
+    standardised. SHARDS/qc.html shows all of them, the suspicious ones first. The import may be stopped at
+    any moment; the same command goes on where it stopped.
+
+    \b
+    Example:
+      cingulum import my-bids shards/mine --label diagnosis --size 96
+      cingulum import my-bids shards/both --contrasts T1w,T2w
+      cingulum import my-bids shards/maps --maps probseg
+      cingulum import my-bids shards/fast --codec auto
+      cingulum import ADNI shards/adni --labels collection.csv --diagnoses DXSUM.csv
+    """
+    from trainer.data.images.recipe import Recipe
+    from trainer.data.importing.import_request import ImportRequest
+    from trainer.data.sources.source_adni import AdniRequest
+
+    if map_labels is not None and maps is None:
+        raise ConfigError(
+            "--map-labels names the labels of maps, and no maps are asked for.",
+            cure="Add --maps dseg or --maps probseg.",
+        )
+    several = _names(contrasts)
+    options: dict[str, Any] = {"dtype": dtype, "volume": volume, "nan": nan, "xform": xform}
+    recipe = (
+        Recipe.of_size(size, **options) if spacing is None else Recipe(size=size, spacing=spacing, **options)
+    )
+    request = ImportRequest(
+        source=source,
+        target=shards,
+        label=label,
+        recipe=recipe,
+        labels=labels,
+        contrast=several[0] if several else contrast,
+        contrasts=several if len(several) > 1 else (),
+        maps=maps,
+        map_labels=map_labels,
+        classes=_names(classes) or None,
+        run=run,
+        adni=AdniRequest.of(diagnoses, within, visits),
+        label_change=label_change,
+        workers=workers,
+        on_error=on_error,
+        volumes_per_shard=volumes_per_shard,
+        codec=codec,
+        bricks=bricks,
+        overwrite=overwrite,
+        dry_run=dry_run,
+    )
+    result = _with_progress(request)
+    if as_json:
+        typer.echo(json.dumps(_as_json(result), indent=1))
+    else:
+        _tell(result, source if dry_run else None)
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",")) if text else ()
+
+
+def _with_progress(request: ImportRequest) -> ImportResult:
+    """Run the import under a progress bar; at its end, however it ends, every kind of finding has a line."""
+    from trainer.data.images.findings import Finding
+    from trainer.data.importing import importing
+    from trainer.data.importing.import_request import Progress as News
+    from trainer.progress import Counting
+    from trainer.ranks.stopping import ended_by_signals
+
+    stopped = Stopped(
+        "The import was asked to stop.", cure="Run the same command again: it goes on where it stopped."
+    )
+    with ended_by_signals(stopped), Counting("checking" if request.dry_run else "importing", "images") as bar:
+        found, cohort = Findings(), list[Finding]()
+
+        def show(news: News) -> None:
+            found.add(news.source, news.findings)
+            bar.show(news.done, news.total)
+
+        # Bad images are named by the error, and by what a dry run prints.
+        severities = {"warning"} if request.dry_run else {"bad", "warning"}
+        try:
+            return importing.run(request, show, cohort.extend)
+        except CohortError:
+            severities = {"warning"}
+            raise
+        finally:
+            for finding in cohort:
+                bar.note(f"{finding.severity}: {finding.message} {finding.cure}", _COLOURS[finding.severity])
+            for severity, line in found.lines(*severities):
+                bar.note(line, _COLOURS[severity])
+
+
+def _tell(result: ImportResult, rehearsed: Path | None) -> None:
+    """Print what was done, or, for a dry run, what would be done."""
+    classes = ", ".join(f"{name} {count}" for name, count in result.classes.items())
+    if result.codec_choice is not None:
+        _tell_choice(result.codec_choice)
+    if result.already_done:
+        typer.echo(f"{result.target}: is already done, {result.volumes} volumes ({classes})")
+        return
+    if rehearsed is not None:
+        from trainer.data.importing.import_work import complaint
+
+        if result.left_out:
+            total = result.volumes + len(result.left_out)
+            typer.echo(complaint(str(rehearsed), result.left_out, total))
+        typer.echo(
+            f"{result.volumes} images can be imported ({classes}), {len(result.left_out)} cannot; "
+            "nothing was written"
+        )
+        return
+    kept = f", {result.kept} of them kept from before" if result.kept else ""
+    typer.echo(f"{result.target}: {result.volumes} volumes ({classes}) in {result.seconds:.1f} s{kept}")
+    typer.echo(
+        f"{len(result.left_out)} images left out, {result.warnings} with warnings: "
+        f"{result.target / 'qc.html'}"
+    )
+
+
+def _tell_choice(choice: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("codec", "MiB per volume", "read, ms", "decode, ms", "volumes/s")
+    for row in choice["measured"]:
+        table.add_row(
+            row["codec"],
+            f"{row['stored_bytes'] / 2**20:.2f}",
+            f"{1e3 * row['read_s']:.2f}",
+            f"{1e3 * row['decode_s']:.2f}",
+            f"{row['volumes_per_s']:.0f}",
+        )
+    Console(highlight=False, markup=False).print(table)
+    typer.echo(f"codec {choice['why']}")
+
+
+def _as_json(result: ImportResult) -> dict[str, Any]:
+    left_out = [
+        {"source": image.identity[0], "findings": [finding.to_json() for finding in image.findings]}
+        for image in result.left_out
+    ]
+    return {
+        "shards": str(result.target),
+        "volumes": result.volumes,
+        "classes": result.classes,
+        "left_out": left_out,
+        "warnings": result.warnings,
+        "kept": result.kept,
+        "already_done": result.already_done,
+        "seconds": round(result.seconds, 3),
+        "content_hash": result.content_hash,
+        "codec": result.codec,
+        "codec_choice": result.codec_choice,
+        "cohort": [finding.to_json() for finding in result.cohort_findings],
+    }
+
+
+class Findings:
+    """Findings by kind, in the order of their first appearance."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[str, str], list[tuple[str, str]]] = {}
+
+    def add(self, source: str, findings: Sequence[Finding]) -> None:
+        """Add a finding about an image; notes are not shown."""
+        for finding in findings:
+            if finding.severity != "note":
+                kind = (finding.severity, finding.code)
+                self._kinds.setdefault(kind, []).append((source, finding.message))
+
+    def lines(self, *severities: str) -> Iterator[tuple[str, str]]:
+        """Return (severity, line): the count and the first three names; the message is that of the first
+        image.
+        """
+        for (severity, code), found in self._kinds.items():
+            if severity not in severities:
+                continue
+            source, message = found[0]
+            if len(found) == 1:
+                yield severity, f"{severity}: {source}: {message}"
+            else:
+                names = first_three(name for name, _ in found)
+                alike = "" if len({said for _, said in found}) == 1 else "the first "
+                yield severity, f"{severity}: {code}, {len(found)} images ({names}): {alike}{message}"
