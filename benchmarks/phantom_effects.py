@@ -18,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 from scipy import ndimage
 
-from trainer.data.phantom import anatomy, disease, image, people, template
+from trainer.data.phantom import disease, image, people, template
 from trainer.data.phantom.disease import PATTERNS
 from trainer.data.phantom.template import REGIONS
 
@@ -80,7 +80,7 @@ def effects(values: np.ndarray, ages: np.ndarray, is_ad: np.ndarray) -> tuple[st
 def volumes(size: int, seed: int, gap: float, pattern: str, person: people.Person) -> list[float]:
     """Shares of one person's intracranial volume, in the order of the targets."""
     average = _average(size)
-    where = anatomy.coordinates(average, person, people.stream(seed, person.number, "anatomy"))
+    where = image.coordinates(average, person, people.stream(seed, person.number, "anatomy"))
     moved = disease.displacement(average, disease.truth(person, seed, gap, pattern).recession)
     _, there, (grey, white, csf) = image.look_up(average, where, moved)
 

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.data.loading.block_shuffle import BLOCK, WINDOW, block_shuffle
-from trainer.data.loading.order import order
+from trainer.data.loading.order import BLOCK, WINDOW, block_shuffle, order
 
 SHARD = 512  # volumes
 SHARE = 0.3  # of the samples, in the class that comes last in the list

@@ -113,7 +113,7 @@ MUTATIONS = (
     ),
     Mutation(
         "server",  # forgets the gradient of the first worker
-        "trainer/strategies/servers/server.py",
+        "trainer/strategies/servers/serving.py",
         "np.copyto(self._sum, self.received[0])",
         "self._sum[:] = 0",
         ("tests/parallel/test_parameter_server.py",),

@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 
+import anyio
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import HTMLResponse
 
-from cingulum.service import rights
 from cingulum.service.callers import Caller, Callers, NotYours
 from cingulum.service.failures import failure
 from trainer.errors import CingulumError
@@ -106,7 +106,7 @@ class Guard:
             if caller is None:  # a file of the pages, or signing in
                 await answer_with(guarded)
             else:
-                await rights.while_held(answer_with, guarded, is_held)
+                await while_held(answer_with, guarded, is_held)
         except asyncio.CancelledError:
             # Who still read when the service ended is cut off; anything else that cancels is told of.
             if not self.app.state.ending.is_set():
@@ -223,9 +223,65 @@ def _bounded(receive: Receive, is_held: Callable[[], bool] | None) -> Receive:
         seen += len(message.get("body", b""))
         if seen > _MOST_BYTES:
             raise HTTPException(413, f"The request has more than {_MOST_BYTES} bytes")
-        is_late = message["type"] == "http.request" and time.monotonic() - began > rights.LOOK_S
+        is_late = message["type"] == "http.request" and time.monotonic() - began > LOOK_S
         if is_held is not None and is_late and not is_held():
             raise HTTPException(401, "While this request was sent, its token was revoked, changed or expired")
         return message
 
     return bounded
+
+
+# Answers that last, such as events: they end with the right of who asked for them.
+
+
+Message = MutableMapping[str, Any]
+# Between two looks whether who asked may still ask.
+LOOK_S = 2.0
+_LAST_WORD_S = 1.0
+# The last event of a stream: its reader may ask no more, or for something else than before.
+_LAST_EVENT = b"event: refused\ndata: refused\n\n"
+
+
+async def while_held(
+    answer: Callable[[Callable[[Message], Awaitable[None]]], Awaitable[None]],
+    send: Callable[[Message], Awaitable[None]],
+    is_held: Callable[[], bool],
+) -> None:
+    """Send an answer as long as it takes, and no longer than the right to it is held.
+
+    What has no answer yet is not cut off: who asked held the right then, and it may have done something.
+
+    Args:
+        answer: sends it, by what it is given.
+        send: to who asked.
+        is_held: is called every few seconds.
+    """
+    head: Message = {}
+
+    async def noted(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            head.update(message)
+        await send(message)
+
+    with anyio.CancelScope() as sending:
+        looking = asyncio.create_task(_cut_off(sending, head, is_held))
+        try:
+            await answer(noted)
+        finally:
+            looking.cancel()
+    if sending.cancelled_caught and _is_of_events(head):
+        with anyio.move_on_after(_LAST_WORD_S):  # a reader who takes nothing hears nothing
+            await send({"type": "http.response.body", "body": _LAST_EVENT, "more_body": False})
+
+
+async def _cut_off(sending: anyio.CancelScope, head: Message, is_held: Callable[[], bool]) -> None:
+    """Cancel what is sent once the right to it is not held any more."""
+    await asyncio.sleep(LOOK_S)
+    while not head or is_held():
+        await asyncio.sleep(LOOK_S)
+    sending.cancel()
+
+
+def _is_of_events(head: Message) -> bool:
+    kinds = [value for name, value in head["headers"] if name.lower() == b"content-type"]
+    return any(kind.startswith(b"text/event-stream") for kind in kinds)

@@ -292,7 +292,7 @@ def command(
         # Open MPI counts cores as slots; two hardware threads are one, and ranks may well use both.
         line += ["--oversubscribe"]
     # Ranks that share cores must be free to move; one with cores of its own binds itself to them
-    # (trainer/ranks/binding.py), once it knows how many threads it computes with.
+    # (trainer/ranks/starting.py), once it knows how many threads it computes with.
     line += ["--bind-to", "none"]
     is_root = os.geteuid() == 0 if root is None else root
     environment = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if is_root else {}

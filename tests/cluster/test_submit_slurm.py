@@ -31,7 +31,7 @@ HOSTILE = "-x $(touch INJECTED) `touch INJECTED`; 'a' \"b\" \n#SBATCH --nodes=9\
 
 IN_QUEUE = """
 import subprocess, sys
-from jobs.requests import known, queueing
+from jobs.requests import actions, known
 from jobs.store.store import Store
 
 store = Store()
@@ -40,13 +40,13 @@ def act(what, *more):
     state = what(store, job, task, *more, who="me").tasks[task]
     return f"{state.state} {state.reason}"
 
-print(act(queueing.hold))
+print(act(actions.hold))
 try:
-    act(queueing.nice, 1000)
-except queueing.NoQueueError as error:
+    act(actions.nice, 1000)
+except actions.NoQueueError as error:
     print(error.code)
-act(queueing.release)
-act(queueing.nice, 1000)
+act(actions.release)
+act(actions.nice, 1000)
 shown = subprocess.run(["scontrol", "show", "job", sys.argv[1]], capture_output=True, text=True).stdout
 print(next(word for word in shown.split() if word.startswith("Nice=")))
 """

@@ -180,10 +180,10 @@ def test_an_up_that_fails_takes_everything_down_and_says_why(traces):
 
 FAILING = """
 import sys
-from jobs.testbed import Testbed, slurm_config, slurm_daemons
+from jobs.testbed import Testbed, slurm_daemons
 from trainer.errors import CingulumError
-right = slurm_config.slurm_conf
-slurm_config.slurm_conf = lambda *given: right(*given) + "NoSuchKey=1\\n"
+right = slurm_daemons.slurm_conf
+slurm_daemons.slurm_conf = lambda *given: right(*given) + "NoSuchKey=1\\n"
 slurm_daemons.CONTROLLER_SECONDS = 3
 try:
     Testbed.up(1, name=sys.argv[1])

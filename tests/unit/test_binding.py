@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.ranks import binding, launch
+from trainer.ranks import launch, starting
 
 
 def tensorflow(gpus=0):
@@ -21,13 +21,13 @@ def host(monkeypatch):
     monkeypatch.delenv("CINGULUM_BIND", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: bound.append(sorted(cores)))
-    monkeypatch.setattr(binding, "neighbours", sorted)
+    monkeypatch.setattr(starting, "neighbours", sorted)
     return bound
 
 
 @given(st.lists(st.integers(0, 999), unique=True, min_size=1), st.integers(1, 20))
 def test_shares_are_all_cores_and_equal_but_for_one(cores, ranks):
-    shares = [binding.share(cores, rank, ranks) for rank in range(ranks)]
+    shares = [starting.share(cores, rank, ranks) for rank in range(ranks)]
     assert [core for share in shares for core in share] == cores
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
@@ -39,12 +39,12 @@ def test_threads_of_a_core_and_cores_of_a_package_are_neighbours(tmp_path):
         folder.mkdir(parents=True)
         (folder / "physical_package_id").write_text(f"{cpu % 2}\n")
         (folder / "core_id").write_text(f"{cpu // 2 % 2}\n")
-    assert binding.neighbours(range(8), tmp_path) == [0, 4, 2, 6, 1, 5, 3, 7]
-    assert binding.neighbours({3, 1, 2}, tmp_path / "nowhere") == [1, 2, 3]
+    assert starting.neighbours(range(8), tmp_path) == [0, 4, 2, 6, 1, 5, 3, 7]
+    assert starting.neighbours({3, 1, 2}, tmp_path / "nowhere") == [1, 2, 3]
 
 
 def test_ranks_that_compute_with_all_cores_keep_to_their_share(host):
-    found = [binding.keep_to_own_cores(tensorflow(), threads=2, place=(rank, 2)) for rank in (0, 1)]
+    found = [starting.keep_to_own_cores(tensorflow(), threads=2, place=(rank, 2)) for rank in (0, 1)]
     assert found == host == [[0, 1], [2, 3]]
 
 
@@ -60,13 +60,13 @@ def test_ranks_that_compute_with_all_cores_keep_to_their_share(host):
 )
 def test_any_other_rank_is_left_alone(host, asked):
     gpus = asked.pop("gpus", 0)
-    assert binding.keep_to_own_cores(tensorflow(gpus), **asked) is None
+    assert starting.keep_to_own_cores(tensorflow(gpus), **asked) is None
     assert host == []
 
 
 def test_a_site_can_forbid_it(host, monkeypatch):
     monkeypatch.setenv("CINGULUM_BIND", "none")
-    assert binding.keep_to_own_cores(tensorflow(), threads=2, place=(0, 2)) is None
+    assert starting.keep_to_own_cores(tensorflow(), threads=2, place=(0, 2)) is None
     assert host == []
 
 

@@ -16,7 +16,7 @@ from trainer.config.strategy import PLANNED, SIMULATED
 from trainer.errors import ConfigError
 from trainer.planning import choice
 from trainer.planning.choice import Candidate, Choice
-from trainer.report import chosen
+from trainer.report import run_page
 from trainer.runs.watching import Watch
 
 AUTO = AutoConfig(name="auto")
@@ -152,7 +152,7 @@ def test_the_report_has_the_fastest_first_and_tells_changes(tmp_path):
     found = choose(*THREE, candidate("hybrid", None, fits=False, refused="two samples"))
     found = found.reconsidered(9.0, step=10, left=1000, restart_s=1.0)
     (tmp_path / "plan.json").write_text(json.dumps(Watch(found, None).content()))
-    section = chosen.of(Told(tmp_path))
+    section = run_page.of(Told(tmp_path))
     assert section is not None and section.name == "filters"
     assert section.changes == ("After update 10 filters went on in place of spatial.",)
     assert [row[0] for row in section.rows] == ["filters", "data", "spatial", "hybrid"]
@@ -160,7 +160,7 @@ def test_the_report_has_the_fastest_first_and_tells_changes(tmp_path):
     assert section.rows[2][2:4] == ("1.00 s", "9.00 s")
     (tmp_path / "plan.json").write_text('{"auto": {}}')
     told = Told(tmp_path)
-    assert chosen.of(told) is None and "damaged" in told.notes[0]
+    assert run_page.of(told) is None and "damaged" in told.notes[0]
 
 
 @pytest.mark.parametrize(("command", "known"), [("plan", PLANNED), ("simulate", SIMULATED)])

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import average_precision_score, mean_absolute_error, r2_score, roc_auc_score
 
-from trainer.crossval import figures
+from trainer.crossval import tables
 from trainer.crossval.held_out import HeldOut
 from trainer.metrics.classification import classification_metrics
 from trainer.metrics.segmentation import segmentation_metrics
@@ -46,15 +46,15 @@ def test_weights_count_as_subjects_written_out_so_often(classes):
     weights = RNG.integers(1, 4, (1, 40))
     again = np.repeat(np.arange(40), weights[0])
     expected = classification_metrics(found.true[again], found.values[0][again], found.classes, None)
-    for name, figure in figures.figures(found, 0).items():
+    for name, figure in tables.figures(found, 0).items():
         assert figure(weights.astype(float))[0] == pytest.approx(expected[name], abs=1e-9), name
 
 
 def test_pooled_values_are_the_means_over_seeds():
     found = classifier(50, 2, seeds=3)
-    said = figures.pooled(found)
+    said = tables.pooled(found)
     for name in ("auc", "pr_auc", "accuracy", "balanced_accuracy", "sensitivity", "specificity"):
-        each = [one[name] for one in figures.per_seed(found)]
+        each = [one[name] for one in tables.per_seed(found)]
         assert said[name]["value"] == pytest.approx(np.mean(each), abs=1e-12)
         low, high = said[name]["interval"]
         assert low < said[name]["value"] < high
@@ -73,7 +73,7 @@ def test_scans_of_a_subject_are_left_out_together_so_that_copies_add_no_certaint
         subjects=np.repeat(once.subjects, 2),
     )
     as_strangers = held_out("classification", twice.true, twice.values)
-    one, other, wrong = (figures.pooled(found) for found in (once, twice, as_strangers))
+    one, other, wrong = (tables.pooled(found) for found in (once, twice, as_strangers))
     for name in ("auc", "balanced_accuracy", "accuracy", "sensitivity"):
         assert other[name]["interval"] == pytest.approx(one[name]["interval"], abs=1e-9), name
         widths = [said[name]["interval"][1] - said[name]["interval"][0] for said in (one, wrong)]
@@ -83,13 +83,13 @@ def test_scans_of_a_subject_are_left_out_together_so_that_copies_add_no_certaint
 def test_more_seeds_do_not_narrow_the_interval_when_they_say_the_same():
     one = classifier(60, 2)
     copies = held_out("classification", one.true, np.repeat(one.values, 4, axis=0))
-    assert figures.pooled(copies)["auc"] == figures.pooled(one)["auc"]
+    assert tables.pooled(copies)["auc"] == tables.pooled(one)["auc"]
 
 
 def test_perfect_figures_have_no_interval_without_width():
     true = np.arange(20) % 2
     found = held_out("classification", true, [np.stack([1.0 - true, true], axis=1)])
-    said = figures.pooled(found)
+    said = tables.pooled(found)
     assert said["auc"] == {"value": 1.0, "interval": None}
     low, high = said["accuracy"]["interval"]
     assert said["accuracy"]["value"] == high == 1.0 and 0.8 < low < 0.9
@@ -98,7 +98,7 @@ def test_perfect_figures_have_no_interval_without_width():
 
 def test_a_class_without_subjects_leaves_its_figures_unknown():
     found = held_out("classification", np.zeros(10, int), RNG.dirichlet((1, 1), (1, 10)))
-    said = figures.pooled(found)
+    said = tables.pooled(found)
     assert said["auc"] == {"value": None, "interval": None}
     assert said["sensitivity"]["value"] is None and said["specificity"]["value"] is not None
 
@@ -117,9 +117,9 @@ def test_figures_of_a_regression_are_those_of_scikit_learn_and_scipy():
             "pearson": stats.pearsonr(t, p).statistic,
             "bias": np.mean(p - t),
         }
-        said = {name: figure(w.astype(float))[0] for name, figure in figures.figures(found, 0).items()}
+        said = {name: figure(w.astype(float))[0] for name, figure in tables.figures(found, 0).items()}
         assert said == pytest.approx(expected, abs=1e-9)
-    pooled = figures.pooled(found)
+    pooled = tables.pooled(found)
     assert all(f["interval"][0] < f["value"] < f["interval"][1] for f in pooled.values())
 
 
@@ -128,13 +128,13 @@ def test_a_segmentation_averages_what_there_is_of_each_class():
     values[:, 4, 1:] = np.nan
     columns = ("dice_grey", "dice_white", "hd95_white")
     found = held_out("segmentation", np.zeros(30), values, columns=columns)
-    said = figures.pooled(found)
+    said = tables.pooled(found)
     assert said["dice_grey"]["value"] == pytest.approx(values[..., 0].mean())
     assert said["hd95_white"]["value"] == pytest.approx(np.nanmean(values[..., 2], axis=1).mean())
-    assert figures.per_seed(found)[1]["dice_grey"] == pytest.approx(values[1, :, 0].mean())
+    assert tables.per_seed(found)[1]["dice_grey"] == pytest.approx(values[1, :, 0].mean())
     dice = {"grey": values[0, :, 0], "white": values[0, :, 1]}
     expected = segmentation_metrics(dice, {"grey": dice["grey"], "white": values[0, :, 2]}, None)["dice"]
-    assert figures.per_seed(found)[0]["dice"] == pytest.approx(expected)
+    assert tables.per_seed(found)[0]["dice"] == pytest.approx(expected)
 
 
 def test_the_spread_over_runs_passes_over_what_is_no_number():
@@ -142,9 +142,9 @@ def test_the_spread_over_runs_passes_over_what_is_no_number():
         {"n": 10, "auc": 0.5, "auc_interval": [0.1, 0.9], "ece": None, "positive": "AD"},
         {"n": 11, "auc": 0.7, "auc_interval": [0.1, 0.9], "ece": 0.1, "positive": "AD"},
     ]
-    said = figures.spread(runs)
+    said = tables.spread(runs)
     assert said.keys() == {"auc"}
     assert said["auc"] == {
         "mean": pytest.approx(0.6), "sd": pytest.approx(np.std([0.5, 0.7], ddof=1)), "n": 2
     }  # fmt: skip
-    assert figures.spread(runs[:1])["auc"]["sd"] is None
+    assert tables.spread(runs[:1])["auc"]["sd"] is None

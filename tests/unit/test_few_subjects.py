@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cingulum.cli.inference import lines_of
-from trainer.crossval import figures
+from trainer.crossval import tables
 from trainer.crossval.held_out import HeldOut
 from trainer.explain.regions import Shares
 from trainer.explain.regions import pooled as pooled_shares
@@ -81,7 +81,7 @@ def test_pooled_figures_of_few_subjects_have_no_interval():
         "classification", ("NC", "AD"), lines, lines.astype(str), true, ("p_NC", "p_AD"), p[None],
         np.zeros((1, 4), int), (), ()
     )  # fmt: skip
-    said = figures.pooled(found)
+    said = tables.pooled(found)
     assert said["auc"]["interval"] is None and said["balanced_accuracy"]["interval"] is None
     assert said["accuracy"]["interval"] is not None
 

@@ -11,9 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from trainer.telemetry import energy, host_usage, interfaces
-from trainer.telemetry.gpus import Gpus
-from trainer.telemetry.host_usage import HostUsage, by_host
+from trainer.telemetry import host_usage
+from trainer.telemetry.host_usage import Gpus, HostUsage, by_host
 
 
 def test_infiniband_counts_in_words_of_four_bytes(tmp_path):
@@ -22,12 +21,12 @@ def test_infiniband_counts_in_words_of_four_bytes(tmp_path):
     (counters / "port_xmit_data").write_text("100\n")
     (counters / "port_rcv_data").write_text("7\n")
     (tmp_path / "mlx5_0" / "ports" / "2").mkdir()
-    found = interfaces.read(tmp_path)
+    found = host_usage.read(tmp_path)
     assert found["mlx5_0/1"] == (400, 28) and "mlx5_0/2" not in found and "lo" in found
 
 
 def test_only_interfaces_that_moved_something_are_told():
-    found = interfaces.between(
+    found = host_usage.between(
         {"eth0": (5, 5), "idle": (3, 3)}, {"eth0": (9, 5), "idle": (3, 3), "new": (1, 2)}
     )
     assert found == {"eth0": {"sent": 4, "received": 0}, "new": {"sent": 1, "received": 2}}
@@ -45,7 +44,7 @@ def test_energy_counters_may_run_over(tmp_path):
     zone(tmp_path, "intel-rapl:0", "package-0", 990)
     zone(tmp_path, "intel-rapl:0:0", "dram", 10)
     zone(tmp_path, "intel-rapl:0:1", "core", 10)
-    counter = energy.Counter(tmp_path)
+    counter = host_usage.Counter(tmp_path)
     zone(tmp_path, "intel-rapl:0", "package-0", 5)
     zone(tmp_path, "intel-rapl:0:0", "dram", 12)
     zone(tmp_path, "intel-rapl:0:1", "core", 500)  # part of the package
@@ -53,7 +52,7 @@ def test_energy_counters_may_run_over(tmp_path):
 
 
 def test_without_counters_energy_is_estimated_and_called_so():
-    assert energy.estimate(10.0, 2, 5.0) == pytest.approx(0.74 * 20 + 2.76 * 5)
+    assert host_usage.estimate(10.0, 2, 5.0) == pytest.approx(0.74 * 20 + 2.76 * 5)
     (host,) = by_host(1, 4, [reading(seconds=10.0, cpu_s=5.0, cores=[0, 1])])
     assert host.energy_j == pytest.approx(0.74 * 20 + 2.76 * 5)
     assert "estimated" in (host.energy_source or "")
@@ -62,8 +61,8 @@ def test_without_counters_energy_is_estimated_and_called_so():
 def test_a_counter_that_may_not_be_read_is_none(tmp_path):
     zone(tmp_path, "intel-rapl:0", "package-0", 5)
     (tmp_path / "intel-rapl:0" / "energy_uj").unlink()
-    assert not energy.Counter(tmp_path).is_there
-    assert not energy.Counter(tmp_path / "none").is_there
+    assert not host_usage.Counter(tmp_path).is_there
+    assert not host_usage.Counter(tmp_path / "none").is_there
 
 
 def reading(**changes: Any) -> dict[str, Any]:
@@ -81,7 +80,7 @@ def test_ranks_of_a_host_are_joined():
     assert (first.host, first.ranks, first.cores, first.rss_bytes) == ("a", (0, 2), 2, 20)
     assert first.cpu_percent == 200.0 and first.interfaces == {"eth0": {"sent": 1, "received": 2}}
     assert first.energy_j == 37.0  # the GPU that both ranks see, once
-    assert first.energy_source == f"{energy.COUNTED}; {energy.GPUS}"
+    assert first.energy_source == f"{host_usage.COUNTED}; {host_usage.GPUS}"
     assert first.gpus == ({"name": "G", "utilisation": 50.0, "memory_bytes": 9, "power_w": 5.0},)
     assert (other.host, other.ranks) == ("b", (1,))
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cingulum.cli import interrupts
+from cingulum.cli import app
 
 # The interrupt comes while the process is forked: Python meets it in `logging`'s handler, and drops it.
 AT_A_FORK = """
@@ -26,7 +26,7 @@ Ends()
 """
 PROGRAM = """
 import sys, time
-from cingulum import interrupts
+from cingulum.cli import app
 {begin}
 try:
     {strike}
@@ -42,7 +42,7 @@ def test_an_interrupt_that_python_drops_comes_again(strike):
         program = PROGRAM.format(begin=begin, strike=strike.strip().replace("\n", "\n    "))
         return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
 
-    mended = ran("interrupts.raise_again()")
+    mended = ran("app.raise_again()")
     assert mended.stdout == "interrupted\n" and mended.stderr == "", mended
     dropped = ran("")  # else this test shows nothing
     assert dropped.stdout == "" and "KeyboardInterrupt" in dropped.stderr, dropped
@@ -51,10 +51,10 @@ def test_an_interrupt_that_python_drops_comes_again(strike):
 def test_a_signal_that_ends_the_work_comes_again_too():
     program = """
 import functools, logging, os, signal, subprocess, time
-from cingulum import interrupts
+from cingulum.cli import app
 from trainer.errors import Stopped
 from trainer.ranks.stopping import ended_by_signals
-interrupts.raise_again()
+app.raise_again()
 os.register_at_fork(before=functools.partial(os.kill, os.getpid(), signal.SIGTERM))
 try:
     with ended_by_signals(Stopped("as asked")):
@@ -70,7 +70,7 @@ except Stopped as stopped:
 def test_other_errors_that_python_drops_are_shown_as_ever(monkeypatch):
     shown = []
     monkeypatch.setattr(sys, "unraisablehook", shown.append)
-    interrupts.raise_again()
+    app.raise_again()
 
     class Ends:
         def __del__(self):

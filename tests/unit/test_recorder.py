@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from trainer.config import TelemetryConfig
 from trainer.ranks import world as worlds
-from trainer.telemetry import json_lines, records, scalars, stragglers, trace
+from trainer.telemetry import json_lines, records, scalars, trace
 from trainer.telemetry.intervals import Interval, StepIntervals, Transfer
-from trainer.telemetry.recorder import Recorder
+from trainer.telemetry.recorder import Recorder, straggler_warning
 from trainer.telemetry.records import Slowest
 
 # Kind, start, end, bytes.
@@ -106,11 +106,11 @@ def test_nothing_is_told_or_exchanged_where_it_is_switched_off(tmp_path):
 
 def test_a_slow_rank_is_named_with_what_it_costs():
     means = {"seconds": 0.5, "exposed": 0.1}
-    said = stragglers.warning(Slowest(3, 2.0, "backward"), means, "node-1", 100)
+    said = straggler_warning(Slowest(3, 2.0, "backward"), means, "node-1", 100)
     assert said is not None and "rank 3 on node-1" in said and "2.00 times" in said
     assert "backward pass" in said and "20.0 s longer" in said
-    assert stragglers.warning(Slowest(3, 1.2, "backward"), means, "node-1", 100) is None
-    assert stragglers.warning(Slowest(3, 2.0, "backward"), means, "node-1", 4) is None  # 0.8 s
+    assert straggler_warning(Slowest(3, 1.2, "backward"), means, "node-1", 100) is None
+    assert straggler_warning(Slowest(3, 2.0, "backward"), means, "node-1", 4) is None  # 0.8 s
 
 
 def test_the_trace_has_every_rank_and_part(recorder, tmp_path):

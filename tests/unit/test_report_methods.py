@@ -12,7 +12,7 @@ import pytest
 from made_up_run import make_run
 
 from trainer.metrics import subgroups
-from trainer.report import attributions, claim, cohort, facts, methods
+from trainer.report import attributions, cohort, facts, methods, run_page
 from trainer.report.page import blanks
 from trainer.report.run_page import render
 from trainer.report.slices import png
@@ -137,7 +137,9 @@ def test_the_checklist_is_whole_and_leads_to_parts_of_the_page(run):
 
 
 def test_an_item_counts_as_stated_only_where_the_page_has_it(run):
-    places = {item.number: item.place for item in claim.checklist({"subgroups": ("subgroups", "Subgroups")})}
+    places = {
+        item.number: item.place for item in run_page.checklist({"subgroups": ("subgroups", "Subgroups")})
+    }
     assert places[30] == "subgroups" and not any(place for n, place in places.items() if n != 30)
     shutil.rmtree(run / "evaluation")
     assert 'href="#performance"' not in render(read(run)).html

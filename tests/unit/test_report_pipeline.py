@@ -8,7 +8,7 @@ import pytest
 from made_up_pipeline import add_pipeline, step_s
 from made_up_run import make_run
 
-from trainer.report import charts_pipeline, pipeline, run_page
+from trainer.report import pipeline, run_page
 from trainer.report.axes import Mark
 from trainer.report.figure import Figure
 from trainer.report.paper import write_png
@@ -92,9 +92,9 @@ def test_a_transfer_begins_where_a_pass_ends_and_ends_where_the_next_rank_begins
     assert left == begun == 2.0  # forward of micro-batch 0, without any latency
     # Gradients of the inputs leave before the pass is over; and micro-batches stay in their replica.
     ranks = [[("backward", 0, 0.0, 4.0)], [("backward", 0, 3.0, 7.0)]]
-    ranks = [[charts_pipeline.Segment(*one) for one in own] for own in ranks]
-    assert list(charts_pipeline.transfers(ranks, 2)) == [(0, 3.0, 1, 3.0)]
-    assert list(charts_pipeline.transfers(ranks, 1)) == []
+    ranks = [[pipeline.Segment(*one) for one in own] for own in ranks]
+    assert list(pipeline.transfers(ranks, 2)) == [(0, 3.0, 1, 3.0)]
+    assert list(pipeline.transfers(ranks, 1)) == []
 
 
 def test_rows_have_rank_and_host(run):
@@ -105,7 +105,7 @@ def test_rows_have_rank_and_host(run):
 
 def test_of_many_ranks_the_first_are_drawn(tmp_path):
     figure, _ = drawn(add_pipeline(tmp_path, 20, 8))
-    assert len(of_kind(figure, "idle")) == 2 * charts_pipeline.MOST_RANKS
+    assert len(of_kind(figure, "idle")) == 2 * pipeline.MOST_RANKS
     assert len(figure.table.rows) == 2 * 20 * 2 * 8
     assert "The first 16 of 20 ranks are drawn" in figure.caption
     assert "transfers" in figure.caption

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.strategies.servers.server import ServerTimes
+from trainer.strategies.servers.serving import ServerTimes
 
 
 def test_the_parts_of_an_update_are_told_apart_and_add_up():

@@ -11,7 +11,7 @@ import pytest
 
 from trainer.run_folder.record import RunFolder
 from trainer.runs import split_predictions
-from trainer.runs.clock import Clock
+from trainer.runs.session import Clock
 from trainer.tasks.classification import Classification, log_softmax
 from trainer.tasks.segmentation import Segmentation
 

@@ -31,7 +31,7 @@ def start(tmp_path, monkeypatch):
 
     def started(script, before=""):
         words = surviving.line([str(program), "sh", "-c", script])
-        code = f"import sys; from jobs import surviving; surviving._GRACE_S = 0.2\n{before}\n"
+        code = f"import sys; from jobs.local import surviving; surviving._GRACE_S = 0.2\n{before}\n"
         code += "sys.exit(surviving.main(sys.argv[1:]))"
         words = [words[0], "-c", code, *words[3:]]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from wording import fails_with
 
-from jobs.testbed import accounts, programs
+from jobs.testbed import making, programs
 from trainer.errors import LauncherError
 
 GONE = "copying /etc: cp ended with 1: cp: cannot stat '/etc/passwd.lock': No such file or directory"
@@ -30,7 +30,7 @@ def copying(monkeypatch, *errors: str) -> list[bool]:
 
 def test_a_file_that_is_gone_before_it_is_copied_costs_another_try(tmp_path, monkeypatch):
     found = copying(monkeypatch, GONE, GONE)
-    accounts._copy(tmp_path / "etc", {})
+    making._copy(tmp_path / "etc", {})
     assert found == [False, False, False] and (tmp_path / "etc").exists()
 
 
@@ -38,5 +38,5 @@ def test_a_file_that_is_gone_before_it_is_copied_costs_another_try(tmp_path, mon
 def test_any_other_error_and_the_last_try_are_told(tmp_path, monkeypatch, errors, tries):
     found = copying(monkeypatch, *errors)
     with fails_with(LauncherError):
-        accounts._copy(tmp_path / "etc", {})
+        making._copy(tmp_path / "etc", {})
     assert len(found) == tries

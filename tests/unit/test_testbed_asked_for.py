@@ -226,7 +226,7 @@ def test_what_cannot_be_made_leaves_nothing(here):
     def refuse(*_: object) -> None:
         raise LauncherError("no")
 
-    here.setattr("jobs.testbed.accounts.write", refuse)
+    here.setattr("jobs.testbed.making.write", refuse)
     here.setattr(namespaces, "remove_quotas", lambda _: None)
     with pytest.raises(LauncherError):
         Testbed.up(1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from wording import fails_with
 
-from jobs.testbed import Testbed, accounts, layout, links, making, namespaces, programs
+from jobs.testbed import Testbed, layout, links, making, namespaces, programs
 from jobs.testbed.layout import Settings
 from trainer.errors import JobError, LauncherError
 
@@ -118,10 +118,10 @@ def test_the_user_of_the_hosts_has_nobodys_number(monkeypatch, tmp_path):
     }
     monkeypatch.setattr(Path, "read_text", lambda path: machine[path.name])
     monkeypatch.setattr(programs, "run", lambda *_, **__: (tmp_path / "etc").mkdir())
-    monkeypatch.setattr(accounts, "_write_ssh", lambda *_: None)
+    monkeypatch.setattr(making, "_write_ssh", lambda *_: None)
     owners = []
     monkeypatch.setattr(os, "chown", lambda _, user, group: owners.append((user, group)))
-    accounts.write(Settings(), tmp_path)
+    making.write(Settings(), tmp_path)
     assert owners == [(20011, 20011)]
     written = (tmp_path / "etc" / "group").read_bytes()
     assert written == b"root:x:0:\nstudy:x:20010:last\ntester:x:20011:\n"

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from trainer.data.loading.block_shuffle import block_shuffle, permuted, unpermuted
-from trainer.data.loading.order import order
+from trainer.data.loading.order import block_shuffle, order, permuted, unpermuted
 
 SIZES = {"n": some.integers(1, 400), "block": some.integers(1, 20), "window": some.integers(1, 9)}
 SEEDS = {"seed": some.integers(0, 2**40), "epoch": some.integers(0, 1000)}

@@ -15,7 +15,7 @@ from wording import fails_with
 
 from trainer import models
 from trainer.errors import RunError
-from trainer.inference import model_file
+from trainer.inference import saved_model
 from trainer.inference.saved_model import open_file
 
 
@@ -177,7 +177,7 @@ def test_trees_of_the_wrong_kind_or_too_deep_are_refused(saved):
 def test_networks_of_ours_and_of_keras_own_pieces_open(tmp_path):
     path = tmp_path / "all.keras"
     models.build("resattnet18", (16, 16, 16, 1), 2, width=4).save(path)
-    assert model_file.own_classes(path) == ("cingulum>AttentionSum",)
+    assert saved_model.own_classes(path) == ("cingulum>AttentionSum",)
     assert open_file(path).count_params()
     volume = keras.Input((4, 4, 1))
     x = keras.layers.Conv2D(
@@ -189,5 +189,5 @@ def test_networks_of_ours_and_of_keras_own_pieces_open(tmp_path):
     model = keras.Sequential([keras.Input((4, 4, 1)), inner])
     model.compile(keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.1, 10)), "mse")
     model.save(path)
-    assert model_file.own_classes(path) == ()
+    assert saved_model.own_classes(path) == ()
     assert open_file(path).count_params() == model.count_params()

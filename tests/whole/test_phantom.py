@@ -13,7 +13,7 @@ from sklearn.model_selection import cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from trainer.data.phantom import anatomy, disease, image, people, template
+from trainer.data.phantom import disease, image, people, template
 from trainer.data.phantom.disease import PATTERNS
 from trainer.data.phantom.template import REGIONS, Template
 
@@ -169,7 +169,7 @@ def test_anatomy_folds_nothing_and_differs_between_people(average: Template) -> 
     seen = []
     for number in range(8):
         person = people.draw(0, number)
-        where = anatomy.coordinates(average, person, people.stream(0, number, "anatomy"))
+        where = image.coordinates(average, person, people.stream(0, number, "anatomy"))
         assert jacobian(where).min() > 0.2
         seen.append(where)
     spread = np.std(seen, axis=0).mean() * average.voxel

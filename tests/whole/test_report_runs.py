@@ -20,7 +20,7 @@ from cingulum.cli.results import report as command
 from trainer import report
 from trainer.errors import RunError
 from trainer.metrics.comparison import auc_difference
-from trainer.report import charts_training, comparison, comparison_page, crossval_page
+from trainer.report import charts_training, comparison_page, crossval_page
 from trainer.report.story import read
 
 
@@ -126,7 +126,7 @@ def test_other_tasks_are_compared_by_subject(tmp_path, task):
         make_run(tmp_path / name, task=task, subjects=40, seed=seed)
     stories = [read(tmp_path / name) for name in "ab"]
     found = stories[0].predictions["test"]
-    ((same,), _) = comparison.pairs([("a", found), ("b", found)], [None, None])
+    ((same,), _) = comparison_page.compare_pairs([("a", found), ("b", found)], [None, None])
     assert same.difference == 0 and same.interval == (0, 0) and same.p_value == 1
     page = comparison_page.render([tmp_path / "a", tmp_path / "b"])
     assert {"regression": "MAE", "segmentation": "Mean Dice"}[task] in page.html
@@ -136,7 +136,7 @@ def test_a_difference_that_every_subject_has_is_seen(tmp_path):
     make_run(tmp_path / "a", task="regression")
     found = read(tmp_path / "a").predictions["test"]
     worse = type(found)(found.rows, found.subjects, found.true, found.true + found.errors * 3)
-    ((told,), _) = comparison.pairs([("a", found), ("b", worse)], [None, None])
+    ((told,), _) = comparison_page.compare_pairs([("a", found), ("b", worse)], [None, None])
     assert told.figure == "MAE" and told.difference == pytest.approx(-2 * np.abs(found.errors).mean())
     assert told.interval[1] < 0 and told.p_value < 0.01
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trainer.errors import RunError
-from trainer.report import charts_classes, charts_training, comparison, facts
-from trainer.report.comparison import Pair
+from trainer.metrics import comparison
+from trainer.report import charts_classes, charts_training, facts
 from trainer.report.figure import Figure, table
 from trainer.report.judgement import Judgement, pair
+from trainer.report.methods import settings_of
 from trainer.report.methods_training import trained_loss
 from trainer.report.page import Page, template
-from trainer.report.predictions import Found, Predictions
+from trainer.report.predictions import Found, Predictions, as_table
 from trainer.report.run_page import judge
 from trainer.report.sentences import count
 from trainer.report.story import Story, read
@@ -32,10 +35,10 @@ def render(folders: Sequence[Path]) -> Page:
     judged = _judged(runs)
     judgements = {name: judge(story, found) for name, story, found in judged}
     compared, matching, unlike = _compared(judged)
-    differing = comparison.differing(runs)
+    differing = differing_settings(runs)
     figures = [*_figures(judged, judgements), *_training(runs)]
     tiles = _tiles(judgements)
-    html = template("comparison.html.j2").render(
+    html = template("html.j2").render(
         title=stories[0].task.title,
         names=[name for name, _ in runs],
         stories=stories,
@@ -96,7 +99,7 @@ def _compared(judged: Sequence[tuple[str, Story, Found]]) -> tuple[list[Pair], l
         return [], [], None
     hashes = [story.facts.shards.content_hash or None for _, story, _ in judged]
     try:
-        pairs, notes = comparison.pairs([(name, found) for name, _, found in judged], hashes)
+        pairs, notes = compare_pairs([(name, found) for name, _, found in judged], hashes)
     except RunError as error:
         return [], [], error.message
     return pairs, notes, None
@@ -164,3 +167,92 @@ def _pairs_table(compared: Sequence[Pair]) -> str:
         for p in compared
     ]
     return table(header, rows).csv()
+
+
+# Several runs side by side: what differs in their configurations, and how sure a difference is.
+
+
+# These differ between any two runs and say nothing.
+_NAMES = ("name", "runs")
+_WORDS = {"auc": "AUC", "accuracy": "Accuracy", "mae": "MAE", "dice": "Mean Dice"}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two runs on the same subjects.
+
+    Attributes:
+        first, second: names of the runs.
+        figure: what is compared: AUC, accuracy, MAE or mean Dice.
+        difference: of the first minus the second.
+        interval: 95 %, or None where there is none.
+        p_value: two-sided, or None.
+        p_holm: the same, corrected for the number of pairs; None for one pair.
+        method: how interval and p were found.
+    """
+
+    first: str
+    second: str
+    figure: str
+    difference: float
+    interval: tuple[float, float] | None
+    p_value: float | None
+    p_holm: float | None
+    method: str
+
+
+def differing_settings(runs: Sequence[tuple[str, Story]]) -> list[tuple[str, list[str]]]:
+    """Return dotted keys whose values are not the same in all runs, with each run's value in words."""
+    flat = [_flat(settings_of(story)) for _, story in runs]
+    keys = dict.fromkeys(key for one in flat for key in one)
+    found = []
+    for key in keys:
+        values = [one.get(key) for one in flat]
+        if key not in _NAMES and any(value != values[0] for value in values[1:]):
+            found.append((key, ["–" if value is None else str(value) for value in values]))
+    return found
+
+
+def compare_pairs(
+    runs: Sequence[tuple[str, Found]], hashes: Sequence[str | None]
+) -> tuple[list[Pair], list[str]]:
+    """Return every two runs on the same subjects, as `cingulum compare` compares them, and notes for a
+    reader.
+
+    Args:
+        runs: name and predictions of each.
+        hashes: content hash of each run's shard set, or None.
+
+    Raises:
+        RunError: they were judged on different subjects, or do not agree on what is true of one.
+    """
+    tables = [as_table(name, found, shards) for (name, found), shards in zip(runs, hashes, strict=True)]
+    chosen, notes = comparison.aligned(tables)
+    told = comparison.differences(chosen, [name for name, _ in runs])
+    macro = ", macro" if len(chosen[0].classes) > 2 else ""
+    return [_pair(pair, macro) for pair in told if pair["difference"] is not None], notes
+
+
+def _pair(told: dict[str, Any], macro: str) -> Pair:
+    bounds = told["interval"]
+    return Pair(
+        first=told["first"],
+        second=told["second"],
+        figure=_WORDS[told["metric"]] + (macro if told["metric"] == "auc" else ""),
+        difference=told["difference"],
+        interval=(bounds[0], bounds[1]) if bounds else None,
+        p_value=told["p_value"],
+        p_holm=told["p_holm"],
+        method=told["test"],
+    )
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Dotted key -> value of every leaf."""
+    if isinstance(tree, dict) and tree:
+        return {
+            key: value
+            for name, child in tree.items()
+            for key, value in _flat(child, f"{prefix}.{name}" if prefix else str(name)).items()
+        }
+    return {prefix: tree}

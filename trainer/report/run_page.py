@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from trainer.byte_sizes import as_text
 from trainer.errors import ShardError
+from trainer.planning import choice
+from trainer.planning.choice import Candidate
 from trainer.report import (
     cases,
     charts_training,
-    chosen,
-    claim,
     cohort,
     facts,
     methods,
@@ -35,6 +38,7 @@ from trainer.report.subgroups import Subgroups
 from trainer.report.subgroups import of as subgroups_of
 from trainer.run_folder import record as run_record
 from trainer.telemetry import evidence
+from trainer.telemetry.durations import duration
 
 
 def render(story: Story) -> Page:
@@ -60,9 +64,9 @@ def render(story: Story) -> Page:
     told: list[methods.Paragraph] = section(
         "The methods", lambda: methods.paragraphs(story, groups, [a.name for a in attributions]), []
     )
-    stated: list[claim.Item] = section(
+    stated: list[Item] = section(
         "The checklist",
-        lambda: claim.checklist(_stated(story, told, judgement, worst, groups, subgroups, attributions)),
+        lambda: checklist(_stated(story, told, judgement, worst, groups, subgroups, attributions)),
         [],
     )
     record: list[facts.Fact] = section("The reproducibility record", lambda: facts.record(story), [])
@@ -83,8 +87,8 @@ def render(story: Story) -> Page:
         host_header=time_spent.HOST_HEADER,
         prediction_header=time_spent.PREDICTION_HEADER,
         pipeline=piped,
-        chosen=section("The choice of the strategy", lambda: chosen.of(story), None),
-        chosen_header=chosen.HEADER,
+        chosen=section("The choice of the strategy", lambda: of(story), None),
+        chosen_header=HEADER,
         placement=divided,
         placement_header=placement.RANK_HEADER,
         reason_header=reasons.REASON_HEADER,
@@ -199,3 +203,143 @@ def _stated(
         "record": (story.facts.model_fields_set - {"version"}, ("record", "Reproducibility record")),
     }
     return stated | {part: where for part, (value, where) in there.items() if value}
+
+
+# The items of CLAIM, the Checklist for Artificial Intelligence in Medical Imaging, and where each is stated.
+#
+# Items and numbers are those of the 2024 update (Tejani et al., Radiology: Artificial Intelligence 2024;6(4):
+# e240300) of the checklist of Mongan, Moy and Kahn (2020;2(2):e200029), in our words.
+
+
+# Number, item, and the part of this report that may state it ("" = only the authors can).
+_ITEMS: tuple[tuple[int, str, str], ...] = (
+    (1, "Title says that it is an AI study, and of which kind", ""),
+    (2, "Abstract: structured summary", ""),
+    (3, "Background, intended use and clinical role", ""),
+    (4, "Aims, objectives, hypotheses", ""),
+    (5, "Prospective or retrospective", ""),
+    (6, "Goal of the study", ""),
+    (7, "Data sources", "data"),
+    (8, "Inclusion and exclusion criteria", ""),
+    (9, "Preprocessing of the images", "preprocessing"),
+    (10, "Selection of subsets of the data", ""),
+    (11, "De-identification", ""),
+    (12, "Missing data", ""),
+    (13, "Acquisition protocol", ""),
+    (14, "How the reference standard was obtained", ""),
+    (15, "Why this reference standard", ""),
+    (16, "Source of the annotations; annotators", ""),
+    (17, "Annotation of the test set", ""),
+    (18, "Inter- and intra-rater variability", ""),
+    (19, "How data were assigned to partitions", "partitions"),
+    (20, "Level at which partitions are disjoint", "partitions"),
+    (21, "Intended sample size", ""),
+    (22, "Description of the model", "network"),
+    (23, "Software, libraries, versions", "software"),
+    (24, "Initial values of the parameters", "network"),
+    (25, "Training: augmentation, hyperparameters, number of models", "training"),
+    (26, "How the final model was chosen", "selection"),
+    (27, "Ensembles", "ensembles"),
+    (28, "Metrics of performance", "metrics"),
+    (29, "Uncertainty and significance", "metrics"),
+    (30, "Robustness or sensitivity analysis", "subgroups"),
+    (31, "Explainability", "attributions"),
+    (32, "Evaluation on internal data", "performance"),
+    (33, "Testing on external data", ""),
+    (34, "Registration of a clinical trial", ""),
+    (35, "Numbers included and excluded", ""),
+    (36, "Demographic and clinical characteristics of each partition", "cohort"),
+    (37, "Performance and its uncertainty", "performance"),
+    (38, "Diagnostic performance and its precision", "performance"),
+    (39, "Analysis of failures", "failures"),
+    (40, "Limitations of the study", ""),
+    (41, "Implications for practice", ""),
+    (42, "Protocol or further technical details", "record"),
+    (43, "Availability of software, model and data", ""),
+    (44, "Funding and its role", ""),
+)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One item of the checklist.
+
+    Attributes:
+        number: in the 2024 update.
+        words: what it asks for.
+        place: id of the element of the page that states it, or "" where the authors must.
+        where: what that part of the page is called.
+    """
+
+    number: int
+    words: str
+    place: str
+    where: str
+
+
+def checklist(stated: Mapping[str, tuple[str, str]]) -> list[Item]:
+    """Return all items.
+
+    Args:
+        stated: for each part of the report that is there, the id of its element and its heading.
+    """
+    return [Item(number, words, *stated.get(part, ("", ""))) for number, words, part in _ITEMS]
+
+
+# Which strategy `train.strategy=auto` chose, and what it was compared with: from plan.json.
+
+
+HEADER = ("Strategy", "", "Predicted update", "Measured", "Memory")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What the section shows.
+
+    Attributes:
+        name: of the strategy that trained last.
+        changes: of the mind, in words.
+        rows: cells of `HEADER`, the fastest first, what could not be trained last.
+    """
+
+    name: str
+    changes: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def of(story: Story) -> Chosen | None:
+    """Return the section of a run; None where the configuration named its strategy. Damage is a note."""
+    plan = read_json(story, "plan.json")
+    if "auto" not in plan:
+        return None
+    found = choice.recorded(plan)
+    if found is None:
+        story.notes.append("plan.json is damaged, and why the strategy was chosen is left out.")
+        return None
+    labels = [one.label for one in found.candidates]
+    ranked = sorted(found.candidates, key=lambda one: one.expected_s)
+    return Chosen(
+        name=found.now.label,
+        changes=tuple(
+            f"After update {step} {labels[after]} went on in place of {labels[before]}."
+            for step, before, after in found.changes
+        ),
+        rows=tuple(_row(one, is_chosen=one == found.now) for one in ranked),
+    )
+
+
+def _row(one: Candidate, *, is_chosen: bool) -> tuple[str, ...]:
+    said = ["trains"] if is_chosen else []
+    if one.refused is not None:
+        said.append(one.refused)
+    elif not one.fits:
+        said.append("does not fit into memory")
+    elif one.idle:
+        said.append(f"{one.idle} rank(s) have nothing to do")
+    return (
+        one.label,
+        "; ".join(said),
+        "-" if one.step_s is None else duration(one.step_s),
+        "-" if one.measured_s is None else duration(one.measured_s),
+        "-" if one.memory_bytes is None else as_text(one.memory_bytes),
+    )

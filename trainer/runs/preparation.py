@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 import numpy as np
+import psutil
 import tensorflow as tf
 
-from trainer import models, tasks, transfer
-from trainer.config import RunConfig
+from trainer import byte_sizes, models, tasks, transfer
+from trainer.config import ModelConfig, RunConfig
 from trainer.data.loading import order, pipeline
 from trainer.data.loading.batch_reader import Batches
 from trainer.data.loading.covariates import Covariates
@@ -27,7 +29,6 @@ from trainer.errors import ModelError
 from trainer.inference import sliding
 from trainer.inference.sliding import Windows
 from trainer.ranks.world import World
-from trainer.runs import network_size
 from trainer.strategies import optimizers, slots
 from trainer.strategies.base import Prepared, Share, Strategy
 from trainer.tasks import Task
@@ -127,7 +128,7 @@ def build_model(config: RunConfig, data: Data, *, synchronised: bool) -> keras.M
         ModelError: there is no such network, or volumes of this size do not go through it.
     """
     try:
-        network_size.check(config.model, data.sample_shape, data.task.outputs, dense=data.task.dense)
+        check(config.model, data.sample_shape, data.task.outputs, dense=data.task.dense)
         model = models.build(
             config.model.name,
             data.sample_shape,
@@ -264,3 +265,51 @@ def prepare(config: RunConfig, world: World, strategy: Strategy) -> Prepared:
         steps_per_epoch(config, data),
         functools.partial(training_batches, config, data),
     )
+
+
+# Whether this host's memory holds a network, looked at before it is made.
+
+
+# Networks with no larger number among their options are built without looking.
+_LARGE = 512
+
+
+def _numbers(values: Sequence[Any]) -> Iterator[float]:
+    """The numbers among options, those in lists too; 0 first."""
+    yield 0
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _numbers(value)
+        elif isinstance(value, (int, float)):
+            yield value
+
+
+def check(given: ModelConfig, shape: tuple[int, int, int, int], outputs: int, *, dense: bool) -> None:
+    """Refuse weights that this host's memory cannot hold, before they get values.
+
+    Of networks of ours with a large number among their options: another's function may do more than build.
+    What is drawn here must not change the first weights, which Keras seeds from Python's generator.
+
+    Args:
+        given: which network, with which options.
+        shape: (D, H, W, C) of what it takes.
+        outputs: their number, for the whole or for each voxel.
+        dense: whether it is for each voxel.
+
+    Raises:
+        ModelError: the weights and their gradients need more than there is, or the network cannot be built.
+    """
+    if given.name not in models.names() or max(_numbers([given.width, *given.options.values()])) <= _LARGE:
+        return
+    drawn = random.getstate()
+    outline = models.outline(given.name, shape, outputs, dense=dense, width=given.width, **given.options)
+    random.setstate(drawn)
+    # Gradients are as large as the weights.
+    needed, there = 2 * 4 * outline.count_params(), psutil.virtual_memory().total
+    if needed > there:
+        raise ModelError(
+            f"{given.name}: its {outline.count_params():,} parameters and their gradients need "
+            f"{byte_sizes.as_text(needed)}, and this host has {byte_sizes.as_text(there)}.",
+            cure="Take a smaller model.width, or smaller model.options.",
+            key="model.width",
+        )

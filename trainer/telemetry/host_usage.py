@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import psutil
 
-from trainer.telemetry import energy, interfaces
-from trainer.telemetry.gpus import Gpus
 from trainer.telemetry.records import HostEpoch
 from trainer.transient import TransientErrors
 
@@ -32,7 +32,7 @@ class HostUsage:
         self._host, self._is_first = host, is_first
         self._process = psutil.Process()
         self._gpus = Gpus()
-        self._counter = energy.Counter() if is_first else None
+        self._counter = Counter() if is_first else None
         self._lock = threading.Lock()
         self._samples: list[list[dict[str, Any]]] = []
         self._errors = TransientErrors(
@@ -68,7 +68,7 @@ class HostUsage:
             "cores": sorted(os.sched_getaffinity(0)),
             "rss_bytes": self._now("rss", lambda: self._process.memory_info().rss, 0),
             "memory_bytes": self._now("memory", lambda: psutil.virtual_memory().total, 0),
-            "interfaces": interfaces.between(self._interfaces, self._interfaces_now()),
+            "interfaces": between(self._interfaces, self._interfaces_now()),
             "joules": joules,
             "gpus": _gpus(samples, seconds),
         }
@@ -84,8 +84,8 @@ class HostUsage:
 
         return self._now("cpu", seconds, 0.0)
 
-    def _interfaces_now(self) -> interfaces.Counters:
-        return self._now("interfaces", interfaces.read, {}) if self._is_first else {}
+    def _interfaces_now(self) -> Counters:
+        return self._now("interfaces", read, {}) if self._is_first else {}
 
     def _gpus_now(self) -> list[dict[str, Any]]:
         return self._now("gpus", self._gpus.read, [])
@@ -126,12 +126,12 @@ def _joined(epoch: int, step: int, ranks: tuple[int, ...], readings: list[dict[s
     seconds, busy = first["seconds"], sum(reading["cpu_s"] for reading in readings)
     cores = len({core for reading in readings for core in reading["cores"]})
     gpus = {gpu["uuid"]: gpu for reading in readings for gpu in reading["gpus"]}
-    joules, source = first["joules"], energy.COUNTED
+    joules, source = first["joules"], COUNTED
     if joules is None:
-        joules, source = energy.estimate(seconds, cores, busy), energy.ESTIMATED
+        joules, source = estimate(seconds, cores, busy), ESTIMATED
     drawn = [gpu["energy_j"] for gpu in gpus.values() if gpu["energy_j"] is not None]
     if drawn:
-        joules, source = joules + sum(drawn), f"{source}; {energy.GPUS}"
+        joules, source = joules + sum(drawn), f"{source}; {GPUS}"
     return HostEpoch(
         epoch=epoch,
         step=step,
@@ -179,3 +179,178 @@ def _gpus(samples: list[list[dict[str, Any]]], seconds: float) -> list[dict[str,
 def _mean(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
+
+
+# How much energy a host takes, and where the figure comes from: counters, or else an estimate.
+
+
+_POWERCAP = Path("/sys/class/powercap")
+
+# Watts of an idle and of a busy hardware thread, memory and the rest of the machine not included: the average
+# of Amazon's machines in the method of Cloud Carbon Footprint (cloudcarbonfootprint.org, methodology), whose
+# formula this is: idle + utilisation x (busy - idle).
+IDLE_W, BUSY_W = 0.74, 3.5
+ESTIMATED = (
+    f"estimated from processor time, not measured: {IDLE_W} W for each core, {BUSY_W} W while it is busy "
+    "(Cloud Carbon Footprint's average of a cloud provider's machines)"
+)
+COUNTED = "counted by the processor (RAPL: packages and memory of the whole host)"
+GPUS = "the GPUs (NVML)"
+
+
+def estimate(seconds: float, cores: int, busy_s: float) -> float:
+    """Return the joules of so many cores that were busy for `busy_s` core seconds out of `seconds` each."""
+    return IDLE_W * seconds * cores + (BUSY_W - IDLE_W) * busy_s
+
+
+class Counter:
+    """The processor's own energy counters, where the kernel lets us read them (as a rule, root only).
+
+    They wrap around after minutes to hours: call `sample` more often than that.
+
+    Args:
+        root: of the kernel's tree.
+    """
+
+    def __init__(self, root: Path = _POWERCAP) -> None:
+        self._zones: list[tuple[Path, int]] = []
+        self._last: list[int] = []
+        self._joules = 0.0
+        with contextlib.suppress(OSError, ValueError):
+            for zone in sorted(root.glob("intel-rapl:*")):
+                name = (zone / "name").read_text().strip()
+                if name.startswith("package") or name == "dram":
+                    self._zones.append((zone / "energy_uj", int((zone / "max_energy_range_uj").read_text())))
+            self._last = self._read()
+        if len(self._last) != len(self._zones):
+            self._zones = []
+
+    @property
+    def is_there(self) -> bool:
+        """Whether this host has readable counters."""
+        return bool(self._zones)
+
+    def sample(self) -> float:
+        """Return the joules since this counter was made."""
+        try:
+            now = self._read()
+        except (OSError, ValueError):
+            return self._joules
+        for (_, range_uj), last, value in zip(self._zones, self._last, now, strict=True):
+            self._joules += (value - last) % (range_uj + 1) / 1e6
+        self._last = now
+        return self._joules
+
+    def _read(self) -> list[int]:
+        return [int(path.read_text()) for path, _ in self._zones]
+
+
+# Readings of the GPUs that a process may use, by NVIDIA's management library.
+
+
+class Gpus:
+    """The GPUs of this process; none without the optional package `nvidia-ml-py` or a driver.
+
+    Args:
+        library: that package's module; default: what is installed.
+        environment: where `CUDA_VISIBLE_DEVICES` is looked for.
+    """
+
+    def __init__(self, library: Any = None, environment: Mapping[str, str] = os.environ) -> None:
+        self._library = library or _installed()
+        self._devices: list[tuple[str, Any]] = []
+        if self._library is None:
+            return
+        with contextlib.suppress(self._library.NVMLError):
+            self._library.nvmlInit()
+            for index in range(self._library.nvmlDeviceGetCount()):
+                device = self._library.nvmlDeviceGetHandleByIndex(index)
+                uuid = str(self._library.nvmlDeviceGetUUID(device))
+                if _may_use(index, uuid, environment.get("CUDA_VISIBLE_DEVICES")):
+                    self._devices.append((uuid, device))
+
+    def __len__(self) -> int:
+        return len(self._devices)
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return of each GPU "uuid", "name", "utilisation" (0 to 100), "memory_bytes", "power_w", "energy_j".
+
+        What a GPU does not report is None. `energy_j` is counted since its driver was loaded.
+        """
+        nvml = self._library
+        found = []
+        for uuid, device in self._devices:
+            used = self._ask(nvml.nvmlDeviceGetUtilizationRates, device)
+            memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, device)
+            milliwatts = self._ask(nvml.nvmlDeviceGetPowerUsage, device)
+            millijoules = self._ask(nvml.nvmlDeviceGetTotalEnergyConsumption, device)
+            found.append(
+                {
+                    "uuid": uuid,
+                    "name": str(self._ask(nvml.nvmlDeviceGetName, device)),
+                    "utilisation": None if used is None else float(used.gpu),
+                    "memory_bytes": None if memory is None else int(memory.used),
+                    "power_w": None if milliwatts is None else milliwatts / 1000,
+                    "energy_j": None if millijoules is None else millijoules / 1000,
+                }
+            )
+        return found
+
+    def _ask(self, question: Any, device: Any) -> Any:
+        try:
+            return question(device)
+        except self._library.NVMLError:  # not every GPU reports everything
+            return None
+
+
+def _may_use(index: int, uuid: str, visible: str | None) -> bool:
+    if visible is None:
+        return True
+    named = [entry.strip() for entry in visible.split(",") if entry.strip()]
+    return any(entry == str(index) or (not entry.isdigit() and uuid.startswith(entry)) for entry in named)
+
+
+def _installed() -> Any:
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    return pynvml
+
+
+# Bytes on a host's network interfaces, as its kernel or its adapter counts them.
+
+
+# Interface -> bytes sent and received since some time in the past.
+Counters = dict[str, tuple[int, int]]
+
+_INFINIBAND = Path("/sys/class/infiniband")
+_WORD = 4  # bytes that InfiniBand's data counters count in
+
+
+def read(infiniband: Path = _INFINIBAND) -> Counters:
+    """Return all counters of this host (of this network namespace), loopback and headers included.
+
+    What goes over InfiniBand without the kernel is in its ports' own counters, as `ADAPTER/PORT`; tried on a
+    made-up tree of files, not on such hardware.
+    """
+    kernel = psutil.net_io_counters(pernic=True, nowrap=True)
+    found: Counters = {name: (count.bytes_sent, count.bytes_recv) for name, count in kernel.items()}
+    for port in sorted(infiniband.glob("*/ports/*")):
+        with contextlib.suppress(OSError, ValueError):  # a port without counters
+            sent, received = (
+                int((port / "counters" / f"port_{way}_data").read_text()) * _WORD for way in ("xmit", "rcv")
+            )
+            found[f"{port.parents[1].name}/{port.name}"] = (sent, received)
+    return found
+
+
+def between(before: Counters, after: Counters) -> dict[str, Mapping[str, int]]:
+    """Return interface -> {"sent", "received"} bytes between two readings; idle interfaces are left out."""
+    found: dict[str, Mapping[str, int]] = {}
+    for name, (sent, received) in after.items():
+        sent_before, received_before = before.get(name, (0, 0))
+        moved = {"sent": sent - sent_before, "received": received - received_before}
+        if any(moved.values()):
+            found[name] = moved
+    return found

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trainer.atomic import write_text
 from trainer.config.run import TelemetryConfig
 from trainer.ranks import world as worlds
-from trainer.telemetry import json_lines, parts, pipeline, records, stragglers, trace
+from trainer.telemetry import json_lines, parts, pipeline, records, trace
 from trainer.telemetry.host_usage import HostUsage, by_host
 from trainer.telemetry.intervals import StepIntervals
-from trainer.telemetry.records import HostEpoch, Step
+from trainer.telemetry.records import HostEpoch, Slowest, Step
 from trainer.telemetry.timeline import Timeline
 from trainer.transient import PASSING, TransientErrors
 
@@ -137,7 +137,7 @@ class Recorder:
         if slowest is None:  # nothing but a first step
             return energy
         place = self._world.hosts[slowest.rank]
-        warning = stragglers.warning(slowest, means[slowest.rank], place, len(mine))
+        warning = straggler_warning(slowest, means[slowest.rank], place, len(mine))
         if warning is not None:
             say(f"warning: {warning}")
         average = {
@@ -215,3 +215,40 @@ class Recorder:
                 self._failed = True
                 worlds.report(f"warning: {path}: cannot be written ({error.strerror}); telemetry ends here.")
         return False
+
+
+# The warning that one rank slows down the others.
+
+
+# Least ratio to the others' own time, and least seconds that it adds to an epoch, for a warning.
+LEAST_RATIO = 1.25
+LEAST_COST_S = 1.0
+
+WORDS = {
+    "input_wait": "waiting for its input",
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    "exposed": "waiting for gradients",
+    "update": "the update",
+    "other": "what is outside the compiled step",
+}
+
+
+def straggler_warning(slowest: Slowest, means: Mapping[str, float], host: str, steps: int) -> str | None:
+    """Return a warning about the slowest rank; None where there is no significant straggler.
+
+    Args:
+        slowest: of an epoch.
+        means: seconds per step of that rank.
+        host: that it is on.
+        steps: of the epoch.
+    """
+    own = means["seconds"] - means["exposed"]
+    cost = own * (1 - 1 / slowest.ratio) * steps
+    if slowest.ratio < LEAST_RATIO or cost < LEAST_COST_S:
+        return None
+    return (
+        f"rank {slowest.rank} on {host} slows down the others: its own work takes {own:.3f} s a step, "
+        f"{slowest.ratio:.2f} times as long as theirs, most of the difference in {WORDS[slowest.part]}. "
+        f"That made the epoch about {cost:.1f} s longer."
+    )

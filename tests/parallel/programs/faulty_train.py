@@ -58,7 +58,7 @@ def main() -> int:
         pretend({int(step): seconds for step, seconds in json.loads(os.environ["SPEEDS"]).items()})
     from trainer.run_folder import checkpoint
     from trainer.runs.loop import Training
-    from trainer.strategies.servers.server import Server
+    from trainer.strategies.servers.serving import Server
 
     if fault == "apart":
         os.chdir(f"{sys.argv[4]}.{world.rank}")
