@@ -24,7 +24,7 @@ from trainer.data.importing.codec_choice import decode_all
 from trainer.data.phantom import image, people, template
 from trainer.data.shards import codecs, stored_types
 from trainer.data.shards.index import SetMeta, VolumeMeta
-from trainer.data.shards.layout import Layout
+from trainer.data.shards.layout import StorageLayout
 from trainer.data.shards.shard_writer import ShardWriter
 from trainer.data.shards.shards import ShardSet
 
@@ -83,7 +83,7 @@ def table_of_codecs(volumes: list[np.ndarray]) -> None:
         dtype = stored_types.stored_dtype(name)
         packed = [stored_types.pack(stored_types.rounded(volume, name), dtype) for volume in volumes]
         for codec in codecs.CODECS:
-            layout = Layout(volumes[0].shape, dtype, codec)
+            layout = StorageLayout(volumes[0].shape, dtype, codec)
             stored = [(layout.encode(values), scale) for values, scale in packed]
             nbytes = sum(values.nbytes for values, _ in packed)
             size = sum(len(chunk) for chunks, _ in stored for chunk in chunks)

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.planning.placement import costs
-from trainer.planning.placement.operations import Network
+from trainer.planning.placement.operations import OperationGraph
 from trainer.planning.placement.tasks import Compute, Differentiate, Recompute, Task
 from trainer.planning.placement.units import Placement, Unit
 from trainer.strategies.learner import Setup
@@ -67,13 +67,13 @@ class Accelerator:
             return [tf.numpy_function(wait, [], tf.int32)]
 
 
-def work_of(network: Network, unit: Unit) -> float:
+def work_of(network: OperationGraph, unit: Unit) -> float:
     """Return the FLOPs of a unit's forward pass that take time."""
     operation = network[unit.operation]
     return operation.flops * costs.share(operation, unit) if operation.kind in KINDS else 0.0
 
 
-def backward_work_of(network: Network, unit: Unit, *, inputs: bool, weights: bool) -> float:
+def backward_work_of(network: OperationGraph, unit: Unit, *, inputs: bool, weights: bool) -> float:
     """Return the FLOPs of a unit's gradients that take time: each of the two as many as the forward pass.
 
     Nobody asks for the gradient of the network's own input.

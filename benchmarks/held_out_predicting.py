@@ -18,7 +18,7 @@ from trainer.config import RunConfig
 from trainer.errors import InputError
 from trainer.forecast import groups, plans, simulating
 from trainer.forecast.forecasts import Forecast
-from trainer.forecast.subject import Scenario, Subject
+from trainer.forecast.subject import ForecastSubject, Scenario
 from trainer.planning.placement import costs
 from trainer.planning.profile import Profile, ProfiledHandling
 from trainer.planning.simulation import devices
@@ -26,7 +26,7 @@ from trainer.planning.simulation.cluster import Cluster
 from trainer.planning.simulation.fabric import ClusterFabric
 
 
-class Emulated(Subject):
+class Emulated(ForecastSubject):
     """A network on emulated hosts, for which there is no shard set.
 
     Args:

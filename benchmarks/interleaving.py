@@ -20,7 +20,7 @@ import stages_on_hosts
 
 from trainer.planning.placement import partitioning
 from trainer.planning.stages import planners, steps
-from trainer.planning.stages.problem import Problem
+from trainer.planning.stages.problem import StageProblem
 from trainer.planning.stages.schedule import Chunk
 from trainer.strategies.placed.reading import read
 
@@ -34,7 +34,7 @@ NETWORKS = {
 RATES = ("100mbit", "250mbit", "1gbit", "10gbit")
 
 
-def problem_of(network: str, rate: str) -> Problem:
+def problem_of(network: str, rate: str) -> StageProblem:
     """Return what a planner decides by: micro-batches of one volume, 8 GFLOP/s, equal links."""
     model, width, size = NETWORKS[network]
     cell = {
@@ -97,7 +97,7 @@ def _needs(chunk: Chunk, stages: int) -> set[Chunk]:
     return own | ({Chunk("backward", micro, stage + 1)} if stage + 1 < stages else set())
 
 
-def in_turn(problem: Problem, each: int) -> float:
+def in_turn(problem: StageProblem, each: int) -> float:
     """Return the step of the best plan with `each` stages on every device in turn, of all cuts."""
     chunks = interleaved(each, problem.micro_batches)
     count = DEVICES * each
@@ -111,7 +111,7 @@ def in_turn(problem: Problem, each: int) -> float:
     return best
 
 
-def best_contiguous(problem: Problem) -> tuple[float, int]:
+def best_contiguous(problem: StageProblem) -> tuple[float, int]:
     """Return the step of the best plan with one stage on each device at most, and its number of stages."""
     found = [
         (float(steps.step_s(problem, np.array(list(runs(problem.partitions, count)))).min()), count)

@@ -29,7 +29,7 @@ from trainer.planning.stages.greedy import longest_first
 from trainer.planning.stages.instances import FAMILIES, drawn
 from trainer.planning.stages.milp import milp
 from trainer.planning.stages.planners import bound_s, plan_gabra
-from trainer.planning.stages.problem import SCHEDULES, Problem
+from trainer.planning.stages.problem import SCHEDULES, StageProblem
 from trainer.planning.stages.steps import fitness, longest_s
 
 # Steps that differ by less are the same one, added up in another order.
@@ -38,7 +38,7 @@ WITHIN = 0.01
 
 Row = dict[str, Any]
 # By name: GABRA as published, with numbers of ours; more of it; each extension alone; as `plan` runs it.
-SEARCHES: dict[str, Callable[[Problem, int], tuple[int, ...]]] = {
+SEARCHES: dict[str, Callable[[StageProblem, int], tuple[int, ...]]] = {
     "gabra as published": lambda problem, seed: gabra(problem, seed=seed).devices,
     "as published, population 300": lambda problem, seed: gabra(problem, seed=seed, population=300).devices,
     "started": lambda problem, seed: (
@@ -52,7 +52,7 @@ SEARCHES: dict[str, Callable[[Problem, int], tuple[int, ...]]] = {
 FEW = ("gabra as published", "gabra as planned")
 
 
-def problems(size: str, count: int, seed: int) -> Iterator[tuple[str, Row, Problem]]:
+def problems(size: str, count: int, seed: int) -> Iterator[tuple[str, Row, StageProblem]]:
     """Yield key, description and problem; families and schedules take turns."""
     rng = np.random.default_rng([seed, size == "small"])
     for number in range(count):
@@ -70,7 +70,7 @@ def problems(size: str, count: int, seed: int) -> Iterator[tuple[str, Row, Probl
         yield f"{size} {number}", {"family": family, "schedule": schedule, **about}, problem
 
 
-def measure(size: str, problem: Problem, about: Row, seed: int, time_limit_s: float) -> Row:
+def measure(size: str, problem: StageProblem, about: Row, seed: int, time_limit_s: float) -> Row:
     """Return what each planner finds: fitness, seconds it took, and whether it fits into memory."""
     found: dict[str, Row] = {}
 

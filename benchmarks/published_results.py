@@ -24,7 +24,7 @@ from trainer.planning.communication import repeated, servers
 from trainer.planning.placement import costs, ways
 from trainer.planning.placement.costs import Durations
 from trainer.planning.placement.listing import task_lists
-from trainer.planning.placement.operations import Network
+from trainer.planning.placement.operations import OperationGraph
 from trainer.planning.placement.units import place
 from trainer.planning.simulation import cluster, collectives, devices, engine, epoch, stepping
 from trainer.planning.simulation.cluster import Cluster
@@ -156,7 +156,7 @@ def crossing(points: Sequence[tuple[float, float]], wanted: float) -> float | No
     return None
 
 
-def _conv2() -> Network:
+def _conv2() -> OperationGraph:
     from trainer.quiet import import_tensorflow
 
     import_tensorflow()

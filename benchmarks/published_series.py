@@ -15,12 +15,12 @@ from typing import Any
 import keras
 
 from trainer.forecast import groups
-from trainer.forecast.outlooks import Outlook
+from trainer.forecast.outlooks import StrategyOutlook
 from trainer.planning import exchange
 from trainer.planning.placement import costs, ways
 from trainer.planning.placement.layouts import replicated
 from trainer.planning.placement.listing import task_lists
-from trainer.planning.placement.operations import Network
+from trainer.planning.placement.operations import OperationGraph
 from trainer.planning.placement.plan_file import PlanFile
 from trainer.planning.placement.units import place
 from trainer.planning.simulation import cluster, collectives, devices, stepping
@@ -184,7 +184,7 @@ def _predicted(model: keras.Model, system: System, factor: float) -> Predicted:
     return Predicted(system, samples / step_s, step_s, busy_s)
 
 
-def _by_data(network: Network, place_of: Cluster, fabric: ClusterFabric) -> tuple[float, float]:
+def _by_data(network: OperationGraph, place_of: Cluster, fabric: ClusterFabric) -> tuple[float, float]:
     """Seconds of a step of data parallelism, and of its computing."""
     profile = devices.computed(network, ClusterFabric(place_of, 1), name="published", precision=PRECISION)
     work = Work(
@@ -202,7 +202,7 @@ def _by_data(network: Network, place_of: Cluster, fabric: ClusterFabric) -> tupl
 
 
 def _in_groups(
-    network: Network, system: System, place_of: Cluster, fabric: ClusterFabric
+    network: OperationGraph, system: System, place_of: Cluster, fabric: ClusterFabric
 ) -> tuple[float, float]:
     """Seconds of a step of groups that divide each volume in space as MLPerf's do, and of a rank's computing.
 
@@ -220,7 +220,7 @@ def _in_groups(
     file = PlanFile.of(placement, name="published", strategy="spatial", ranks=size, replicas=1)
     owned = costs.owned(placement, size)
     rounds = ((task_lists(placement), 1),)
-    outlook = Outlook("spatial", "slabs", file, placement, (), (), (), owned, (), rounds, None)
+    outlook = StrategyOutlook("spatial", "slabs", file, placement, (), (), (), owned, (), rounds, None)
     group = groups.play(
         outlook,
         profile,

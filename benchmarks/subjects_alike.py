@@ -20,7 +20,7 @@ from statistics import NormalDist
 import numpy as np
 
 from trainer.metrics import comparison
-from trainer.metrics.tables import Table
+from trainer.metrics.tables import EvaluationTable
 
 # Scans of each subject, None for one to five at random, and how alike they are.
 PATTERNS: dict[str, tuple[int | None, float]] = {
@@ -86,7 +86,7 @@ def _judged(rng: np.random.Generator, home: np.ndarray, alike: float, auc: float
     for task, classes, targets, both in tasks:
         names = tuple(map(str, home))
         tables = [
-            Table(
+            EvaluationTable(
                 task, classes, np.arange(len(home)), names, ("",) * len(home), targets, values, Path(name), ""
             )
             for name, values in zip("ab", both, strict=True)

@@ -1,6 +1,6 @@
 """Checks of an installation: what works, what does not, and what to do about it.
 
-Each check is a function that returns a `Finding`; none of them raises for a sick installation,
+Each check is a function that returns a `CheckResult`; none of them raises for a sick installation,
 since finding that is their purpose.
 """
 
@@ -30,7 +30,7 @@ ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """One line of the doctor's list: `bad` must be fixed, `note` is information."""
 
     name: str
@@ -43,9 +43,9 @@ class Finding:
         return asdict(self)
 
 
-def examine() -> Iterator[Finding]:
+def examine() -> Iterator[CheckResult]:
     """Run every check, the quick ones first; yield findings as they come."""
-    quick: tuple[Callable[[], Finding], ...] = (
+    quick: tuple[Callable[[], CheckResult], ...] = (
         check_python,
         check_packages,
         check_processor,
@@ -61,18 +61,18 @@ def examine() -> Iterator[Finding]:
     yield from check_two_ranks()
 
 
-def check_python() -> Finding:
+def check_python() -> CheckResult:
     """Check that TensorFlow supports this Python."""
     here = sys.version_info
     said = f"{here.major}.{here.minor}.{here.micro} ({sys.prefix})"
     if (3, 10) <= here[:2] <= (3, 13):
-        return Finding("Python", "ok", said)
-    return Finding(
+        return CheckResult("Python", "ok", said)
+    return CheckResult(
         "Python", "bad", said, "Make the environment with Python 3.10 to 3.13: make setup PYTHON=python3.11"
     )
 
 
-def check_packages() -> Finding:
+def check_packages() -> CheckResult:
     """Check that everything setup.cfg requires is installed, in a version it allows."""
     from packaging.requirements import Requirement
 
@@ -94,42 +94,42 @@ def check_packages() -> Finding:
             wrong.append(f"{name} (missing)")
         shown.append(f"{name} {found}")
     if wrong:
-        return Finding(
+        return CheckResult(
             "packages", "bad", ", ".join(wrong), "make setup, or: pip install -r requirements.lock"
         )
-    return Finding("packages", "ok", ", ".join(shown))
+    return CheckResult("packages", "ok", ", ".join(shown))
 
 
-def check_processor() -> Finding:
+def check_processor() -> CheckResult:
     """Check that TensorFlow computes with oneDNN where that is faster."""
     cpu = processor.here()
     switch = f"{processor.ONEDNN}={os.environ.get(processor.ONEDNN)}"
     if cpu.onednn is False and cpu.instructions:
         said = f"{cpu}, by {switch}: 3D convolutions take several times as long"
-        return Finding("processor", "note", said, f"unset {processor.ONEDNN}, or set it to 1")
-    return Finding("processor", "ok", str(cpu))
+        return CheckResult("processor", "note", said, f"unset {processor.ONEDNN}, or set it to 1")
+    return CheckResult("processor", "ok", str(cpu))
 
 
-def check_compiled_cast() -> Finding:
+def check_compiled_cast() -> CheckResult:
     """Check for the loader's compiled part, without which it is slower."""
     from trainer.data.shards import halves
 
     if halves.LIBRARY is not None:
-        return Finding("compiled cast", "ok", "float16 is read at full speed")
+        return CheckResult("compiled cast", "ok", "float16 is read at full speed")
     said = "missing: the loader needs about a fifth more processor time per volume of float16"
-    return Finding("compiled cast", "note", said, "Install a C compiler, then: pip install -e .")
+    return CheckResult("compiled cast", "note", said, "Install a C compiler, then: pip install -e .")
 
 
-def check_horovod_wakes() -> Finding:
+def check_horovod_wakes() -> CheckResult:
     """Check whether Horovod is the build of docker/horovod/build.py or the release."""
     where = find_spec("horovod")
     places = where.submodule_search_locations if where else None
     libraries = [path for place in places or () for path in Path(place).glob("tensorflow/mpi_lib*.so")]
     if any(b"HOROVOD_IDLE_CYCLE_TIME" in path.read_bytes() for path in libraries):
-        return Finding("Horovod's thread", "ok", "sleeps until there is something to reduce")
+        return CheckResult("Horovod's thread", "ok", "sleeps until there is something to reduce")
     said = "asks the other ranks every millisecond, which takes a few percent of a core"
-    cure = "Install the wheel that docker/horovod/build.py makes: docs/decisions/0003-gradient-reduction.md"
-    return Finding("Horovod's thread", "note", said, cure)
+    cure = "Install the wheel that docker/horovod/build.py makes: docs/decisions/0029-waking-on-work.md"
+    return CheckResult("Horovod's thread", "note", said, cure)
 
 
 def _version(name: str) -> str | None:
@@ -139,7 +139,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def check_mpirun() -> Finding:
+def check_mpirun() -> CheckResult:
     """Check for an mpirun on PATH or beside this Python."""
     from jobs.local import mpirun
 
@@ -147,18 +147,20 @@ def check_mpirun() -> Finding:
         path = mpirun.find()
         ran = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired, WorldError) as error:
-        return Finding(
+        return CheckResult(
             "mpirun", "bad", str(error), "make setup installs Open MPI; on a cluster: module load openmpi"
         )
     said = f"{ran.stdout.splitlines()[0].strip()} ({path})"
     if os.geteuid() == 0 and not all(os.environ.get(name) == "1" for name in ROOT):
         # We set them for what we start; `mpirun` typed by hand refuses.
         cure = f"export {' '.join(f'{name}=1' for name in ROOT)}"
-        return Finding("mpirun", "note", f"{said}; as root it starts nothing without these variables", cure)
-    return Finding("mpirun", "ok", said)
+        return CheckResult(
+            "mpirun", "note", f"{said}; as root it starts nothing without these variables", cure
+        )
+    return CheckResult("mpirun", "ok", said)
 
 
-def check_memory() -> Finding:
+def check_memory() -> CheckResult:
     """Check memory and cores of this host."""
     import psutil
 
@@ -166,37 +168,37 @@ def check_memory() -> Finding:
     cores = len(os.sched_getaffinity(0))
     said = f"{free:.1f} GiB available, {cores} core{'s' if cores > 1 else ''}"
     if free < ROOM_GB:
-        return Finding(
+        return CheckResult(
             "memory",
             "bad",
             said,
             "A rank needs about 1 GiB before its network: free memory, or ask for more.",
         )
-    return Finding("memory", "ok", said)
+    return CheckResult("memory", "ok", said)
 
 
-def check_disk() -> Finding:
+def check_disk() -> CheckResult:
     """Check free space where runs are written, and in /dev/shm, which Open MPI uses."""
     here = shutil.disk_usage(Path.cwd()).free / 2**30
     shm = shutil.disk_usage("/dev/shm").free / 2**20  # noqa: S108
     said = f"{here:.1f} GiB free here, {shm:.0f} MiB in /dev/shm"
     if here < ROOM_GB:
-        return Finding(
+        return CheckResult(
             "disk", "bad", said, "Checkpoints need room: free some, or set `runs` to another disk."
         )
     if shm < 64:
-        return Finding("disk", "bad", said, "Open MPI needs shared memory; docker run --shm-size=1g")
-    return Finding("disk", "ok", said)
+        return CheckResult("disk", "bad", said, "Open MPI needs shared memory; docker run --shm-size=1g")
+    return CheckResult("disk", "ok", said)
 
 
-def check_gpu() -> Finding:
+def check_gpu() -> CheckResult:
     """Check the GPUs of this host, and that Horovod was built to use them (not run on a GPU)."""
     if shutil.which("nvidia-smi") is None:
-        return Finding("GPU", "note", "none on this host: training runs on the CPU")
+        return CheckResult("GPU", "note", "none on this host: training runs on the CPU")
     try:
         listed = _listed_gpus()
     except (subprocess.SubprocessError, OSError) as error:
-        return Finding(
+        return CheckResult(
             "GPU",
             "bad",
             f"nvidia-smi fails: {error}",
@@ -210,14 +212,16 @@ def check_gpu() -> Finding:
     try:
         seen, nccl = json.loads(ran.stdout.splitlines()[-1])
     except (ValueError, IndexError):
-        return Finding(
+        return CheckResult(
             "GPU", "bad", f"TensorFlow does not start: {ran.stderr[-300:]}", "pip install -e '.[gpu]'"
         )
     built = "built in" if nccl else "not built in"
     said = f"{' / '.join(listed)}; TensorFlow sees {seen}, NCCL {built}"
     if seen and nccl:
-        return Finding("GPU", "ok", said)
-    return Finding("GPU", "bad", said, "pip install -e '.[gpu]', then: python docker/horovod/build.py --gpu")
+        return CheckResult("GPU", "ok", said)
+    return CheckResult(
+        "GPU", "bad", said, "pip install -e '.[gpu]', then: python docker/horovod/build.py --gpu"
+    )
 
 
 def _listed_gpus() -> list[str]:
@@ -264,14 +268,14 @@ def _python(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-def check_two_ranks() -> Iterator[Finding]:
+def check_two_ranks() -> Iterator[CheckResult]:
     """Start two ranks for real: an all-reduce, its speed, and the Keras trap (`trainer.doctor_probe`)."""
     from jobs.local import mpirun
 
     try:
         command, additions = mpirun.command(2, [sys.executable, "-m", "trainer.doctor_probe"])
     except WorldError as error:
-        yield Finding("two ranks", "bad", error.message, error.cure)
+        yield CheckResult("two ranks", "bad", error.message, error.cure)
         return
     env = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2", **additions)
     try:
@@ -280,46 +284,46 @@ def check_two_ranks() -> Iterator[Finding]:
         )
     except subprocess.TimeoutExpired:
         cure = "Is a firewall between the ranks? Try: mpirun --mca btl self,vader -np 2 hostname"
-        yield Finding("two ranks", "bad", f"no answer in {PROBE_TIMEOUT_S:.0f} s", cure)
+        yield CheckResult("two ranks", "bad", f"no answer in {PROBE_TIMEOUT_S:.0f} s", cure)
         return
     results = [line.removeprefix("probe ") for line in ran.stdout.splitlines() if line.startswith("probe ")]
     if ran.returncode != 0 or not results:
         tail = " | ".join(line.strip() for line in ran.stderr.splitlines() if line.strip())[-500:]
-        yield Finding(
+        yield CheckResult(
             "two ranks", "bad", f"exit code {ran.returncode}: {tail}", f"By hand: {' '.join(command)}"
         )
         return
     yield from _judge_probe(json.loads(results[0]))
 
 
-def _judge_probe(probe: dict[str, Any]) -> Iterator[Finding]:
+def _judge_probe(probe: dict[str, Any]) -> Iterator[CheckResult]:
     """Turn what two ranks measured into findings."""
     if probe["sum"] == 3.0:
         took = f"all-reduce of {probe['megabytes']} MB in {1000 * probe['seconds']:.0f} ms"
-        yield Finding("two ranks", "ok", f"{took}, algorithm: {probe['algorithm']}")
+        yield CheckResult("two ranks", "ok", f"{took}, algorithm: {probe['algorithm']}")
     else:
         cure = "Rebuild Horovod: delete its cached wheel (cingulum's cache folder), then make setup"
-        yield Finding("two ranks", "bad", f"1 + 2 over two ranks gave {probe['sum']}", cure)
+        yield CheckResult("two ranks", "bad", f"1 + 2 over two ranks gave {probe['sum']}", cure)
     yield _of_exchange(probe)
     if probe["ours_differs"] == 0.0:
-        yield Finding("optimizer", "ok", "trainer.DistributedOptimizer keeps two ranks' weights equal")
+        yield CheckResult("optimizer", "ok", "trainer.DistributedOptimizer keeps two ranks' weights equal")
     else:
         said = f"weights of two ranks differ by {probe['ours_differs']:.3g} after a step"
         cure = "A defect of ours: please report it with the output of cingulum doctor --json"
-        yield Finding("optimizer", "bad", said, cure)
+        yield CheckResult("optimizer", "bad", said, cure)
     if probe["horovods_differs"] > 0:
         said = "Horovod's own optimizer reduces nothing on Keras 3: use trainer.DistributedOptimizer"
     else:
         said = "Horovod's own optimizer reduces here: a newer Horovod than we know"
-    yield Finding("Keras trap", "note", said)
+    yield CheckResult("Keras trap", "note", said)
 
 
-def _of_exchange(probe: dict[str, Any]) -> Finding:
+def _of_exchange(probe: dict[str, Any]) -> CheckResult:
     swap = f"two ranks swap {probe['megabytes']} MB in {1000 * probe['swap_seconds']:.0f} ms"
     if probe["exchange"] == "compiled":
-        return Finding("exchange", "ok", f"{swap}, by the compiled operation")
+        return CheckResult("exchange", "ok", f"{swap}, by the compiled operation")
     said = f"the operation that moves tensors between ranks {probe['exchange']}"
     cure = "make setup, or: python -m trainer.ranks.compile_exchange"
-    return Finding(
+    return CheckResult(
         "exchange", "note", f"{said}: {swap}, through Python; divided networks train more slowly", cure
     )

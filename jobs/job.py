@@ -104,7 +104,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Change:
+class StateChange:
     """One change of the state of one task.
 
     Attributes:

@@ -83,7 +83,7 @@ def refuse_other(mpirun: str, said: str) -> None:
 
 
 @dataclass(frozen=True)
-class Setting:
+class EnvironmentSetting:
     """One environment variable, and why it is set."""
 
     name: str
@@ -91,7 +91,7 @@ class Setting:
     reason: str
 
 
-def settings(site: Site, *, gpus: bool) -> list[Setting]:
+def settings(site: Site, *, gpus: bool) -> list[EnvironmentSetting]:
     """Return the settings of a site's network, in the order in which a script sets them.
 
     Those for Infiniband and for NCCL follow the manuals of UCX, Open MPI and NCCL. They were never run on
@@ -101,10 +101,10 @@ def settings(site: Site, *, gpus: bool) -> list[Setting]:
         site: says which fabric and which interfaces.
         gpus: whether the job has GPUs, so that NCCL moves the data.
     """
-    found: list[Setting] = []
+    found: list[EnvironmentSetting] = []
 
     def add(name: str, value: str, reason: str) -> None:
-        found.append(Setting(name, value, reason))
+        found.append(EnvironmentSetting(name, value, reason))
 
     if site.interfaces:
         names = ",".join(site.interfaces)

@@ -14,7 +14,7 @@ from trainer.forecast import plans
 from trainer.forecast.plans import DivisionRequest
 from trainer.planning import choice
 from trainer.planning.choice import Candidate
-from trainer.planning.placement.operations import Network
+from trainer.planning.placement.operations import OperationGraph
 from trainer.planning.profile import Profile
 from trainer.profiling import default_batch
 from trainer.progress import Reporter
@@ -27,7 +27,7 @@ from trainer.runs.watching import Watch
 from trainer.strategies import registry
 from trainer.strategies.base import Strategy
 from trainer.strategies.placed import costs_of_run
-from trainer.strategies.placed.strategy import Placed
+from trainer.strategies.placed.strategy import PlacedStrategy
 
 # Reasons that one message names.
 _MOST_REASONS = 8
@@ -65,7 +65,7 @@ def settle(
     train = config.train.model_copy(update={"strategy": section})
     strategy = registry.of(config.model_copy(update={"train": train}))
     if section.divides_network:
-        cast(Placed, strategy).profile = profile
+        cast(PlacedStrategy, strategy).profile = profile
     return strategy, Watch(known, auto.reconsider_after)
 
 
@@ -133,7 +133,7 @@ def _candidate(asked: DivisionRequest, section: StrategySection, free: list[floa
     )
 
 
-def _speeds(network: Network, profile: Profile, ranks: int) -> list[float]:
+def _speeds(network: OperationGraph, profile: Profile, ranks: int) -> list[float]:
     """How fast each rank computes the whole network, relative to the fastest."""
     took = [
         sum(

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import RunConfig
-from trainer.planning.placement.operations import Network
+from trainer.planning.placement.operations import OperationGraph
 from trainer.planning.profile import Profile
 from trainer.ranks.agreement import agree
 from trainer.ranks.world import World
@@ -27,7 +27,7 @@ from trainer.strategies.placed.profiling.operations import Loss
 class _Prepared:
     data: Data
     model: keras.Model
-    network: Network
+    network: OperationGraph
     optimizer: keras.Optimizer
     loss: Loss
 

@@ -11,7 +11,7 @@ from cingulum.cli.options import Shards
 
 if TYPE_CHECKING:
     from trainer.data.shards.shards import ShardSet
-    from trainer.report.augmentation_sheet import Row
+    from trainer.report.augmentation_sheet import SheetRow
 
 
 def augment(
@@ -93,7 +93,7 @@ def augment(
     typer.echo(f"{output}: {samples} versions of {name}")
 
 
-def _milliseconds(row: Row) -> float:
+def _milliseconds(row: SheetRow) -> float:
     """Return the median; the first version also includes one-time setup."""
     import statistics
 

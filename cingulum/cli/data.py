@@ -172,9 +172,9 @@ def scratch(
     import json
 
     from trainer import byte_sizes
-    from trainer.data.loading.node_scratch import Place
+    from trainer.data.loading.node_scratch import ScratchFolder
 
-    place = Place.find(folder)
+    place = ScratchFolder.find(folder)
     found = place.contents(clean=clean)
     if as_json:
         copies = [

@@ -13,7 +13,7 @@ from trainer.explain import BaselineName, MethodName
 from trainer.telling import tell
 
 if TYPE_CHECKING:
-    from trainer.explain.story import Request
+    from trainer.explain.story import ExplainRequest
 
 
 def explain(
@@ -75,8 +75,8 @@ def explain(
     import_tensorflow()
     from trainer.explain import story
 
-    def request(one: Path, most: int) -> story.Request:
-        return story.Request(
+    def request(one: Path, most: int) -> story.ExplainRequest:
+        return story.ExplainRequest(
             run=one,
             images=tuple(images or ()),
             split=split.value,
@@ -101,7 +101,7 @@ def explain(
         typer.echo(json.dumps({"crossval": str(run), "folds": found}, indent=2))
 
 
-def _explain(request: Request, *, as_json: bool) -> dict[str, Any]:
+def _explain(request: ExplainRequest, *, as_json: bool) -> dict[str, Any]:
     """Explain one run, print where its page is, and return its summary."""
     from trainer.explain import page, story
     from trainer.progress import Counting

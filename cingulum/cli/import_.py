@@ -217,7 +217,7 @@ def _with_progress(request: ImportRequest) -> ImportResult:
     """Run the import under a progress bar; at its end, however it ends, every kind of finding has a line."""
     from trainer.data.images.findings import Finding
     from trainer.data.importing import importing
-    from trainer.data.importing.import_request import Progress as News
+    from trainer.data.importing.import_request import ImportProgress as News
     from trainer.progress import Counting
     from trainer.ranks.stopping import ended_by_signals
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from cingulum.asking_service import Service
-    from jobs.job import Change, Job
+    from jobs.job import Job, StateChange
     from jobs.store.store import Store
 
 RECENT_S = 24 * 3600.0
@@ -234,7 +234,7 @@ def _history(store: Store, job: Job, identity: str) -> list[str]:
     from cingulum.cli import job_display
     from jobs.requests import describing
 
-    def alike(change: Change) -> tuple[str, int | None, str, str | None]:
+    def alike(change: StateChange) -> tuple[str, int | None, str, str | None]:
         return change.state, change.exit_code, change.reason, describing.iso(change.time)
 
     lines = []

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cingulum.cli import sizes
-from trainer.forecast.outlooks import Comparison, Impossible, Outlook, Unlisted
+from trainer.forecast.outlooks import Comparison, Impossible, StrategyOutlook, Unlisted
 from trainer.planning.hypergraph.judging import MOST_LISTED
 from trainer.planning.placement.drawing import Strip, strips
 from trainer.planning.placement.plan_file import layouts_of
@@ -94,7 +94,7 @@ def _table(*titles: str, numbers: Sequence[str] = ()) -> Table:
     return table
 
 
-def _strategies(found: Comparison, chosen: Outlook) -> Table:
+def _strategies(found: Comparison, chosen: StrategyOutlook) -> Table:
     """A row for each strategy that is possible; of bytes, messages and memory those of the rank with most."""
     seconds = ["step", "waits"] if chosen.cost else []
     table = _table(f"on {found.ranks} rank(s)", numbers=[*seconds, "sent", "messages", "memory", "imbalance"])
@@ -115,7 +115,7 @@ def _strategies(found: Comparison, chosen: Outlook) -> Table:
     return table
 
 
-def _planners(one: Outlook) -> Table:
+def _planners(one: StrategyOutlook) -> Table:
     """What each planner makes of the same partitions; by FLOPs, seconds are those of a rank of 1 FLOP/s."""
     table = _table(
         "planner", numbers=["step" if one.cost else "FLOP in turn", "above the bound", "planned in"]
@@ -178,7 +178,7 @@ def _reasons(found: Decided) -> Table:
     return table
 
 
-def _ranks(one: Outlook, ranks: int) -> Table:
+def _ranks(one: StrategyOutlook, ranks: int) -> Table:
     work = ["busy"] if one.cost else ["FLOP"]
     table = _table(numbers=["rank", *work, "sent", "parameters", "updates", "variables", "slots", "working"])
     for rank in range(min(ranks, MOST_RANKS)):

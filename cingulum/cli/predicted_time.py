@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jobs.requests.submitting import Prepared, Request
+    from jobs.requests.submitting import PreparedJobs, SubmissionRequest
     from jobs.spec import JobSpec
     from trainer.config import RunConfig
 
@@ -71,7 +71,7 @@ class Predicted:
         return {**dataclasses.asdict(self), "said": self.said, "warning": self.warning}
 
 
-def predicted(request: Request, prepared: Prepared) -> Predicted | None:
+def predicted(request: SubmissionRequest, prepared: PreparedJobs) -> Predicted | None:
     """Return how long each task of the main job takes; None where it is no training. Never raises.
 
     Args:
@@ -92,7 +92,7 @@ def predicted(request: Request, prepared: Prepared) -> Predicted | None:
     return Predicted(None, prepared.run.config.train.epochs, why, None, None)
 
 
-def _predicted(request: Request, prepared: Prepared, main: JobSpec) -> Predicted:
+def _predicted(request: SubmissionRequest, prepared: PreparedJobs, main: JobSpec) -> Predicted:
     from trainer.run_folder.record import RunFolder
     from trainer.telemetry import earlier_runs
 
@@ -125,7 +125,7 @@ def _of_a_task(config: RunConfig, main: JobSpec, folds: int | None) -> RunConfig
 
 
 def _by_profile(
-    request: Request, prepared: Prepared, config: RunConfig, nodes: int, each: int
+    request: SubmissionRequest, prepared: PreparedJobs, config: RunConfig, nodes: int, each: int
 ) -> tuple[float, str]:
     """Seconds of an epoch by a profile, and what says so.
 
@@ -154,7 +154,7 @@ def _by_profile(
     return each_s, f"{path}: {_words(each_s)} per epoch, {how} {'its links' if links is None else name}"
 
 
-def _limit(prepared: Prepared, main: JobSpec) -> tuple[int | None, float | None]:
+def _limit(prepared: PreparedJobs, main: JobSpec) -> tuple[int | None, float | None]:
     """Seconds that a start may take, and after which it saves; None: no limit is known."""
     from jobs.spec import GRACE_S
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cingulum.cli import predicted_time
 
 if TYPE_CHECKING:
-    from jobs.requests.submitting import Prepared, Request
+    from jobs.requests.submitting import PreparedJobs, SubmissionRequest
     from jobs.spec import JobSpec
     from trainer.config import RunConfig
 
@@ -124,7 +124,7 @@ class ServiceChecks:
             told = getattr(error, "format_message", lambda: "--help is for people")()
             raise JobError(f"--import-options: {told}", cure="See `cingulum import --help`.") from None
 
-    def predicted(self, request: Request, prepared: Prepared) -> dict[str, Any] | None:
+    def predicted(self, request: SubmissionRequest, prepared: PreparedJobs) -> dict[str, Any] | None:
         """Return how long each task takes, for JSON; None where nothing is trained."""
         found = predicted_time.predicted(request, prepared)
         return None if found is None else found.tree()

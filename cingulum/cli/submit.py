@@ -144,7 +144,7 @@ def submit(
 
     if private and share:
         raise InputError("--private and --share exclude each other.", cure="Leave out one of them.")
-    request = submitting.Request(
+    request = submitting.SubmissionRequest(
         config=config,
         overrides=overrides or (),
         launcher=launcher,

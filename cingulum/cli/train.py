@@ -15,7 +15,7 @@ from cingulum.cli.options import Config, Overrides
 if TYPE_CHECKING:
     from trainer.config import RunConfig
     from trainer.ranks.world import World
-    from trainer.strategies.base import Prepared, Strategy
+    from trainer.strategies.base import ProcessSetup, Strategy
 
 
 def train(
@@ -123,7 +123,7 @@ class _Story:
         show = _show_plan if self.dry_run else _train
         show(self.config, world, self.strategy, resume=self.resume, as_json=self.as_json)
 
-    def prepare(self, world: World) -> Prepared:
+    def prepare(self, world: World) -> ProcessSetup:
         from trainer.runs.preparation import prepare
 
         return prepare(self.config, world, self.strategy or self.chosen(self.config))

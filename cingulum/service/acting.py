@@ -11,19 +11,19 @@ from fastapi import APIRouter, Header, Query, Request
 from cingulum.service import form, outlooks
 from cingulum.service.api import ERRORS, Identity
 from cingulum.service.asking import (
-    Checked,
     Nice,
-    Outlook,
     PlannedJob,
+    PlanOutlook,
     PredictedTime,
     Sharing,
     Submission,
+    SubmissionCheck,
     Submitted,
 )
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.schema import Detail, Failure
 from jobs.requests import actions, again, known, once, submitting
-from jobs.requests.submitting import Checks, Prepared
+from jobs.requests.submitting import Checks, PreparedJobs
 from jobs.schedulers.base import SUPERVISOR
 from jobs.spec import JobSpec
 from jobs.store import sharing
@@ -47,7 +47,9 @@ class Looks(Checks, Protocol):
     def command_lines(self, chain: Sequence[JobSpec]) -> None:
         """Check that `cingulum` understands what the jobs will call it with; raises JobError."""
 
-    def predicted(self, request: submitting.Request, prepared: Prepared) -> dict[str, Any] | None:
+    def predicted(
+        self, request: submitting.SubmissionRequest, prepared: PreparedJobs
+    ) -> dict[str, Any] | None:
         """Return how long each task takes, as `PredictedTime` has it; None where nothing is trained."""
 
 
@@ -55,7 +57,7 @@ def routes(now: JobsNow, looks: Looks) -> APIRouter:
     """Return the routes by which jobs are submitted and acted on."""
     router = APIRouter(prefix="/api/v1/jobs", tags=["acting"], responses=ERRORS)
 
-    def prepared(asked: Submission, config: Path) -> Prepared:
+    def prepared(asked: Submission, config: Path) -> PreparedJobs:
         found = submitting.prepare(asked.request(config), looks)
         looks.command_lines(found.chain)
         return found
@@ -79,9 +81,9 @@ def routes(now: JobsNow, looks: Looks) -> APIRouter:
     def check(
         asked: Submission,
         queue: Annotated[bool, Query(description="Ask the launcher, too: takes seconds.")] = False,
-    ) -> Checked:
+    ) -> SubmissionCheck:
         """Return what submitting would do, or why it cannot be done; nothing is changed."""
-        said = Checked(folder=str(Path.cwd()))
+        said = SubmissionCheck(folder=str(Path.cwd()))
         try:
             with again.as_file(asked.config) as config:
                 found = prepared(asked, config)
@@ -96,12 +98,12 @@ def routes(now: JobsNow, looks: Looks) -> APIRouter:
         return said
 
     @router.post("/plan")
-    def plan(asked: Submission) -> Outlook:
+    def plan(asked: Submission) -> PlanOutlook:
         """Return what dividing the network over the ranks would cost, memory included: takes seconds."""
         with again.as_file(asked.config) as config:
             resources = prepared(asked, config).chain[-1 if asked.source else 0].resources
             ranks = resources.nodes * resources.ranks_per_node
-            return Outlook(text=outlooks.of(config, asked.overrides, ranks))
+            return PlanOutlook(text=outlooks.of(config, asked.overrides, ranks))
 
     @router.get("/schema")
     def schema() -> dict[str, Any]:

@@ -20,19 +20,19 @@ from cingulum.service.schema import (
     Curves,
     Detail,
     Failed,
+    JobListView,
     LogPart,
-    Page,
-    Run,
     RunDetail,
     RunPage,
-    Session,
+    RunView,
+    SessionView,
     SignIn,
 )
 from jobs.job import Job
 from jobs.requests import actions, known
 from jobs.schedulers.base import ACTIVE, ENDED
 from jobs.store import submitter
-from jobs.store.listing import SORTS, Listing
+from jobs.store.listing import SORTS, JobQuery
 
 Identity = Annotated[str, Path(max_length=64, description="Such as 4711, mpirun-7, or a task: 4711_3.")]
 TaskNumber = Annotated[int | None, Query(ge=0, description="Of an array; default: the id's own, or 0.")]
@@ -57,9 +57,9 @@ def _listing(
     offset: Offset = 0,
     limit: Limit = 50,
     whose: Annotated[Whose, Query(description="Shared: others' jobs, with a group of the user's.")] = "all",
-) -> Listing:
+) -> JobQuery:
     states = tuple(one.value for one in state or ())
-    return Listing(submitter.user(), states, text, sort.value, order == "down", offset, limit, whose=whose)
+    return JobQuery(submitter.user(), states, text, sort.value, order == "down", offset, limit, whose=whose)
 
 
 def _run_listing(
@@ -69,13 +69,13 @@ def _run_listing(
     order: Order = "down",
     offset: Offset = 0,
     limit: Limit = 50,
-) -> Listing:
+) -> JobQuery:
     states = tuple(one.value for one in state or ())
-    return Listing(submitter.user(), states, text, sort.value, order == "down", offset, limit)
+    return JobQuery(submitter.user(), states, text, sort.value, order == "down", offset, limit)
 
 
-Wanted = Annotated[Listing, Depends(_listing)]
-WantedRuns = Annotated[Listing, Depends(_run_listing)]
+Wanted = Annotated[JobQuery, Depends(_listing)]
+WantedRuns = Annotated[JobQuery, Depends(_run_listing)]
 
 
 def session_routes(callers: Callers, cookie: str) -> APIRouter:
@@ -93,10 +93,10 @@ def session_routes(callers: Callers, cookie: str) -> APIRouter:
         return answer
 
     @router.get(SIGN_IN)
-    def who(request: Request) -> Session:
+    def who(request: Request) -> SessionView:
         """Tell who asks."""
         caller: Caller = request.state.caller
-        return Session(who=caller.who, may=caller.may)
+        return SessionView(who=caller.who, may=caller.may)
 
     return router
 
@@ -106,7 +106,7 @@ def job_routes(now: JobsNow) -> APIRouter:
     router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"], responses=ERRORS)
 
     @router.get("")
-    def jobs(wanted: Wanted) -> Page:
+    def jobs(wanted: Wanted) -> JobListView:
         """List jobs that the user may look at: one page, filtered, searched and sorted."""
         return now.page(wanted)
 
@@ -130,7 +130,7 @@ def job_routes(now: JobsNow) -> APIRouter:
         return stream(request, stamp)
 
     @router.get("/{identity}/run")
-    def run(identity: Identity, task: TaskNumber = None) -> Run:
+    def run(identity: Identity, task: TaskNumber = None) -> RunView:
         """Return what the run folder holds: configuration, progress, best epoch, checkpoints."""
         return now.run(*task_of(*now.find(identity), task))
 

@@ -17,7 +17,7 @@ from cingulum.service.compare_routes import compare_routes
 from cingulum.service.comparing import Comparing
 from cingulum.service.detail_routes import detail_routes
 from cingulum.service.failures import answer_errors
-from cingulum.service.guard import Guard
+from cingulum.service.guard import GuardedApp
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.runs_now import RunsNow
 from cingulum.service.tokens import TokenFile
@@ -35,7 +35,7 @@ def create_app(
     origin: str | None = None,
     root: str = "",
     machines: ClusterNow | None = None,
-) -> Guard:
+) -> GuardedApp:
     """Return the application; `.routes` of its `app` are all that it answers.
 
     Args:
@@ -45,7 +45,7 @@ def create_app(
         looks: what submitting needs of the command line; None: nothing is submitted.
         tokens: that who may administer lists and revokes; None: nobody does.
         webhook: that is told of changes; None: none is.
-        origin, root: of the pages behind a proxy; see `Guard`.
+        origin, root: of the pages behind a proxy; see `GuardedApp`.
         machines: that jobs run on; default: what `jobs.cluster` tells.
     """
 
@@ -74,7 +74,7 @@ def create_app(
     )
     app.state.root = root
     app.state.ending = asyncio.Event()
-    guard = Guard(app, callers, pages.signed_out(root), origin, root)
+    guard = GuardedApp(app, callers, pages.signed_out(root), origin, root)
     app.include_router(api.session_routes(callers, guard.cookie))
     if looks is not None:
         app.include_router(acting.routes(now, looks))

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cingulum.service.schema import Failure, Row
+from cingulum.service.schema import Failure, JobRowView
 from jobs.requests.actions import MOST_NICE
-from jobs.requests.submitting import Request
+from jobs.requests.submitting import SubmissionRequest
 
 Text = Annotated[str, Field(max_length=1000)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -51,9 +51,9 @@ class Submission(BaseModel):
     profile: Text | None = None
     cluster: Text | None = None
 
-    def request(self, config: Path) -> Request:
+    def request(self, config: Path) -> SubmissionRequest:
         """Return it as the command line would ask, with the file that holds the configuration."""
-        return Request(config=config, **self.model_dump(exclude={"config"}))
+        return SubmissionRequest(config=config, **self.model_dump(exclude={"config"}))
 
     def digest(self) -> str:
         """Return the SHA-256 of all that is asked for."""
@@ -91,7 +91,7 @@ class PredictedTime(BaseModel):
     warning: str | None
 
 
-class Checked(BaseModel):
+class SubmissionCheck(BaseModel):
     """What would be done, or the error: `config` is all of the configuration, defaults included, `values` has
     it by dotted keys, `predicted` how long it takes, and `queue` what the launcher says, where it was asked.
     """
@@ -108,10 +108,10 @@ class Checked(BaseModel):
 class Submitted(BaseModel):
     """The jobs of a submission, in order."""
 
-    jobs: list[Row]
+    jobs: list[JobRowView]
 
 
-class Outlook(BaseModel):
+class PlanOutlook(BaseModel):
     """What dividing the network over the ranks costs, as `cingulum plan` prints it: memory, bytes, steps."""
 
     text: str

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from cingulum.service.compare_schema import Compared, Lines, Tested
+from cingulum.service.compare_schema import Compared, MetricCurves, Tested
 from cingulum.service.comparing import Comparing
 from cingulum.service.events import stream
 from cingulum.service.schema import Failed
@@ -33,7 +33,7 @@ def compare_routes(comparing: Comparing) -> APIRouter:
         runs: Ids,
         metric: Annotated[str, Query(max_length=100)] = "loss",
         axis: Literal["epoch", "step", "time"] = "epoch",
-    ) -> Lines:
+    ) -> MetricCurves:
         """Return the curves of one metric."""
         return comparing.lines(_listed(runs), metric, axis)
 

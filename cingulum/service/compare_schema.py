@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from cingulum.service.schema import Best, Measured, Progress
+from cingulum.service.schema import Best, Measured, ProgressView
 
 
 class ComparedRun(BaseModel):
@@ -17,7 +17,7 @@ class ComparedRun(BaseModel):
     page: str
     state: str
     strategy: str | None
-    progress: Progress | None
+    progress: ProgressView | None
     best: Best | None
     figures: dict[str, Measured]
     settings: list[str | None]
@@ -46,7 +46,7 @@ class Line(BaseModel):
     y: list[float | None]
 
 
-class Lines(BaseModel):
+class MetricCurves(BaseModel):
     """Curves of a metric over `axis`: epochs, steps, or seconds of training."""
 
     metric: str

@@ -18,7 +18,7 @@ from cingulum.service.compare_schema import (
     ComparedRun,
     Difference,
     Line,
-    Lines,
+    MetricCurves,
     Tested,
 )
 from cingulum.service.failures import NotHere
@@ -40,7 +40,7 @@ _NAMES = ("name", "runs")
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenRun:
     """A run to compare.
 
     Attributes:
@@ -71,7 +71,7 @@ class Comparing:
         self._tables: Recent[Compared] = Recent(_KEPT_S, most=16)
         self._tests: Recent[Tested] = Recent(_KEPT_S, most=16)
 
-    def chosen(self, identities: Sequence[str]) -> tuple[list[Chosen], list[str]]:
+    def chosen(self, identities: Sequence[str]) -> tuple[list[ChosenRun], list[str]]:
         """Return the runs of these ids, each once, and what is missing.
 
         An id of a job without a task means the runs of all its tasks.
@@ -79,7 +79,7 @@ class Comparing:
         Raises:
             InputError: too many.
         """
-        found: dict[object, Chosen] = {}
+        found: dict[object, ChosenRun] = {}
         missing = []
         jobs = self._now.several(identities)
         for identity in dict.fromkeys(identities):
@@ -106,7 +106,7 @@ class Comparing:
         found = self._tables.get(key, lambda: self._table(runs, split))
         return found.model_copy(update={"warnings": [*missing, *self._losses(runs)]})
 
-    def lines(self, identities: Sequence[str], metric: str, axis: str) -> Lines:
+    def lines(self, identities: Sequence[str], metric: str, axis: str) -> MetricCurves:
         """Return the curves of one metric, thinned where there are many; runs without it are left out."""
         runs, _ = self.chosen(identities)
         most = min(_MOST, max(_FEWEST, _POINTS // max(1, len(runs))))
@@ -118,7 +118,7 @@ class Comparing:
             if any(value is not None for value in y):
                 places = _thinned(len(y), most)
                 found.append(Line(id=one.id, x=[x[i] for i in places], y=[_short(y[i]) for i in places]))
-        return Lines(metric=metric, axis=axis, lines=found)
+        return MetricCurves(metric=metric, axis=axis, lines=found)
 
     def tests(self, identities: Sequence[str], split: str, *, common: bool) -> Tested:
         """Return whether differences are more than chance, as `cingulum compare` tells it.
@@ -139,17 +139,17 @@ class Comparing:
         key = self._stamp(runs), split, common, tuple(judged)
         return self._tests.get(key, lambda: _tests(runs, split, common=common))
 
-    def _of(self, identity: str, jobs: Mapping[str, tuple[Job, int | None]]) -> list[Chosen]:
+    def _of(self, identity: str, jobs: Mapping[str, tuple[Job, int | None]]) -> list[ChosenRun]:
         try:
             run = self._runs.find(identity)
         except NotHere:
             return _of_job(*jobs[identity]) if identity in jobs else []
-        return [Chosen(run.id, run.name, f"/runs/{run.id}", run.state, run.folder)]
+        return [ChosenRun(run.id, run.name, f"/runs/{run.id}", run.state, run.folder)]
 
-    def _stamp(self, runs: Sequence[Chosen]) -> str:
+    def _stamp(self, runs: Sequence[ChosenRun]) -> str:
         return repr([(one.id, one.name, one.state, self._facts.stamp(one.folder)) for one in runs])
 
-    def _table(self, runs: Sequence[Chosen], split: str) -> Compared:
+    def _table(self, runs: Sequence[ChosenRun], split: str) -> Compared:
         keys, given_by = self._settings(runs)
         figures = [self._facts.figures(one.folder, split) for one in runs]
         metrics = sorted({name for one in runs for name in _metrics(self._facts.rows(one.folder))})
@@ -170,7 +170,7 @@ class Comparing:
         names = list(dict.fromkeys(name for one in figures for name in one))
         return Compared(runs=rows, keys=keys, metrics=metrics, figures=names, split=split, warnings=[])
 
-    def _losses(self, runs: Sequence[Chosen]) -> list[str]:
+    def _losses(self, runs: Sequence[ChosenRun]) -> list[str]:
         """What to warn of where runs train different functions, which share the names of their columns."""
         configs = [self._facts.config(one.folder) for one in runs]
         trained = list(dict.fromkeys(config.trained_loss for config in configs if config is not None))
@@ -181,7 +181,7 @@ class Comparing:
         classes = any(config is not None and config.task.name == "classification" for config in configs)
         return [f"{told} Compare val_cross_entropy." if classes else told]
 
-    def _settings(self, runs: Sequence[Chosen]) -> tuple[list[str], list[list[str | None]]]:
+    def _settings(self, runs: Sequence[ChosenRun]) -> tuple[list[str], list[list[str | None]]]:
         """Keys that differ, and each run's values as text."""
         configs = [self._facts.config(one.folder) for one in runs]
         trees = [None if config is None else settings(config) for config in configs]
@@ -194,7 +194,7 @@ class Comparing:
         return keys, [[None if tree is None else _text(tree.get(key)) for key in keys] for tree in trees]
 
 
-def _of_job(job: Job, task: int | None) -> list[Chosen]:
+def _of_job(job: Job, task: int | None) -> list[ChosenRun]:
     """Return the runs of a job's tasks that have begun."""
     found = []
     for number in range(len(job.tasks)) if task is None else (task,):
@@ -203,11 +203,11 @@ def _of_job(job: Job, task: int | None) -> list[Chosen]:
             label, name = job.key, job.spec.name
             if job.spec.is_array:
                 label, name = f"{label}_{number}", f"{name} {run_facts.text_of(run.path.name)}"
-            found.append(Chosen(label, name, f"/jobs/{label}", job.tasks[number].state, run))
+            found.append(ChosenRun(label, name, f"/jobs/{label}", job.tasks[number].state, run))
     return found
 
 
-def _tests(runs: Sequence[Chosen], split: str, *, common: bool) -> Tested:
+def _tests(runs: Sequence[ChosenRun], split: str, *, common: bool) -> Tested:
     # Imported here, as in `RunFacts.figures`.
     from trainer.metrics import comparison, tables
 

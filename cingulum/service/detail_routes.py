@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query
 
 from cingulum.service.api import Identity, TaskNumber, task_of
-from cingulum.service.detail_schema import Link, LogMatch, LogMatches, Placed, Related, TimeSpent
+from cingulum.service.detail_schema import Link, LogMatch, LogMatches, PlacementView, Related, TimeSpentView
 from cingulum.service.failures import NotHere
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.log_part import refuse_elsewhere
@@ -71,10 +71,10 @@ def _about(router: APIRouter, kind: str, folder: Callable[..., RunFolder]) -> No
     """Add the routes that need nothing but a run folder."""
 
     wanted = Depends(folder)
-    kept: Recent[TimeSpent] = Recent(_TIME_S)
+    kept: Recent[TimeSpentView] = Recent(_TIME_S)
 
     @router.get(f"/api/v1/{kind}/{{identity}}/time", tags=[kind], operation_id=f"time_of_{kind}")
-    def time(run: RunFolder = wanted) -> TimeSpent:
+    def time(run: RunFolder = wanted) -> TimeSpentView:
         """Return where the time of the newest steps goes, and what to try."""
         # Imported here, as below: numpy would cost a service that nobody asks for this 13 MiB.
         from cingulum.service import time_spent
@@ -82,7 +82,7 @@ def _about(router: APIRouter, kind: str, folder: Callable[..., RunFolder]) -> No
         return kept.get(run.path, lambda: time_spent.of(run))
 
     @router.get(f"/api/v1/{kind}/{{identity}}/placement", tags=[kind], operation_id=f"placement_of_{kind}")
-    def placed(run: RunFolder = wanted) -> Placed:
+    def placed(run: RunFolder = wanted) -> PlacementView:
         """Return who holds what of a network that is divided over ranks."""
         from trainer.telemetry import evidence
 
@@ -93,7 +93,7 @@ def _about(router: APIRouter, kind: str, folder: Callable[..., RunFolder]) -> No
             raise NotHere("plan.json is damaged.") from None
         if found is None:
             raise NotHere("Each rank has the whole network, or there is no plan yet.")
-        return Placed(
+        return PlacementView(
             placement=found,
             rank_header=list(placement.RANK_HEADER),
             rule_header=list(reasons.RULE_HEADER),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from trainer.report.placement import Placement
+from trainer.report.placement import PlacementSection
 
 
 class Link(BaseModel):
@@ -60,7 +60,7 @@ class HostLoad(BaseModel):
     gpus: list[str]
 
 
-class TimeSpent(BaseModel):
+class TimeSpentView(BaseModel):
     """Where the time of the newest steps goes: what `cingulum diagnose` tells, and of ranks and hosts.
 
     `gains`: share of a step that removing each bottleneck saves at most. `ranks`: those that need most time
@@ -80,10 +80,10 @@ class TimeSpent(BaseModel):
     hosts: list[HostLoad]
 
 
-class Placed(BaseModel):
+class PlacementView(BaseModel):
     """Who holds what of a network that is divided over ranks, as the report shows it; headers of tables."""
 
-    placement: Placement
+    placement: PlacementSection
     rank_header: list[str]
     rule_header: list[str]
     reason_header: list[str]

@@ -52,7 +52,7 @@ _HEADERS = {
 }
 
 
-class Guard:
+class GuardedApp:
     """The application behind all checks.
 
     Args:

@@ -17,13 +17,13 @@ from cingulum.service.events import stream
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.recent import Recent
 from cingulum.service.run_facts import folder_of
-from cingulum.service.runs_now import Found, RunsNow
-from cingulum.service.schema import Best, Measured, Progress
+from cingulum.service.runs_now import RunEntry, RunsNow
+from cingulum.service.schema import Best, Measured, ProgressView
 from jobs.job import Job
 from jobs.requests import describing
 from jobs.schedulers.base import ACTIVE
 from jobs.store import sharing
-from jobs.store.listing import Listing
+from jobs.store.listing import JobQuery
 from trainer.errors import CingulumError
 from trainer.run_folder import crossval_folder
 
@@ -33,7 +33,7 @@ _KEPT_S = 10.0
 _TRAINS = ("train", "crossval")
 
 
-class Entry(BaseModel):
+class HomeEntry(BaseModel):
     """A job, a run, or a cross-validation; `page` is its address, `what` tells which of them.
 
     `figures`: on test subjects, or of all folds together.
@@ -47,7 +47,7 @@ class Entry(BaseModel):
     changed: str
     tasks: int = 1
     tasks_completed: int = 0
-    progress: Progress | None = None
+    progress: ProgressView | None = None
     best: Best | None = None
     figures: dict[str, Measured] = {}
 
@@ -55,9 +55,9 @@ class Entry(BaseModel):
 class Home(BaseModel):
     """What there is to look at, the last changed first; `more`: of each part, how many are not in it."""
 
-    running: list[Entry]
-    attention: list[Entry]
-    ended: list[Entry]
+    running: list[HomeEntry]
+    attention: list[HomeEntry]
+    ended: list[HomeEntry]
     more: dict[str, int]
     warnings: list[str]
 
@@ -86,7 +86,7 @@ class Overview:
 
     def _home(self) -> Home:
         # When each changed, and what makes its entry: those that are not shown are not read.
-        parts: dict[str, list[tuple[float, Callable[[], Entry]]]]
+        parts: dict[str, list[tuple[float, Callable[[], HomeEntry]]]]
         parts = {"running": [], "attention": [], "ended": []}
         told: set[Path] = set()
         for part, job in self._newest_jobs():
@@ -113,7 +113,7 @@ class Overview:
         """The last job of each kind about each run folder, and where it belongs; what ended well and trained
         nothing, and what the user cancelled, is left out.
         """
-        listing = Listing(self._now.user, sort="changed", limit=_LOOKED_AT, groups=sharing.groups())
+        listing = JobQuery(self._now.user, sort="changed", limit=_LOOKED_AT, groups=sharing.groups())
         seen: set[tuple[str, str]] = set()
         for job in self._now.store.page(listing)[0]:
             about = (job.spec.kind, job.spec.run or job.key)
@@ -127,7 +127,7 @@ class Overview:
                 yield "ended", job
             seen.add(about)
 
-    def _of_job(self, job: Job) -> Entry:
+    def _of_job(self, job: Job) -> HomeEntry:
         row, run = self._now.row(job), folder_of(job, 0)
         figures: dict[str, Measured] = {}
         if job.spec.kind == "crossval" and job.spec.run is not None:
@@ -137,15 +137,15 @@ class Overview:
             figures = self._now.facts.figures(run, "test")
         kept = {"name", "state", "reason", "changed", "tasks", "tasks_completed", "progress", "best"}
         whose = "" if row.mine else f" · of {row.user}"
-        return Entry(
+        return HomeEntry(
             **row.model_dump(include=kept),
             page=f"/jobs/{row.key}",
             what=f"{row.kind} · {row.id}{whose}",
             figures=figures,
         )
 
-    def _of_run(self, run: Found) -> Entry:
-        return Entry(
+    def _of_run(self, run: RunEntry) -> HomeEntry:
+        return HomeEntry(
             page=f"/runs/{run.id}",
             name=run.name,
             what="run",
@@ -157,11 +157,11 @@ class Overview:
             figures=self._now.facts.figures(run.folder, "test"),
         )
 
-    def _of_crossval(self, identity: str, folder: Path) -> tuple[float, Entry]:
+    def _of_crossval(self, identity: str, folder: Path) -> tuple[float, HomeEntry]:
         figures = _pooled(folder)
         changed = (folder / crossval_folder.SUMMARY_NAME).stat().st_mtime
         has_report = (folder / "report.html").is_file()
-        return changed, Entry(
+        return changed, HomeEntry(
             page=f"/crossvals/{identity}/report" if has_report else None,
             name=run_facts.text_of(folder.name),
             what="cross-validation",

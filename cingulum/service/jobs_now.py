@@ -13,13 +13,13 @@ from pathlib import Path
 
 from cingulum.service.failures import NotHere
 from cingulum.service.recent import Recent
-from cingulum.service.run_facts import RunFacts, folder_of
-from cingulum.service.schema import Detail, Page, Row, Run
+from cingulum.service.run_facts import RunPageFacts, folder_of
+from cingulum.service.schema import Detail, JobListView, JobRowView, RunView
 from jobs.job import Job, split_label
 from jobs.requests import describing, known
 from jobs.schedulers.base import ACTIVE
 from jobs.store import sharing, submitter
-from jobs.store.listing import Listing
+from jobs.store.listing import JobQuery
 from jobs.store.sharing import Viewer
 from jobs.store.store import Store
 from trainer.errors import CingulumError, JobError
@@ -52,9 +52,9 @@ class JobsNow:
     ) -> None:
         self.store = store
         self.user = submitter.user()
-        self.facts = RunFacts()
+        self.facts = RunPageFacts()
         self._stamps: Recent[tuple[object, ...]] = Recent(fresh_s)
-        self._pages: Recent[Page] = Recent(_PAGE_S)
+        self._pages: Recent[JobListView] = Recent(_PAGE_S)
         self._intervals = watched_s, unwatched_s
         self._warnings: tuple[str, ...] = ()
         self._looked = 0.0
@@ -81,13 +81,13 @@ class JobsNow:
     @property
     def has_shared(self) -> bool:
         """Return whether jobs of other users are shared with a group of the user's."""
-        return self.store.page(Listing(self.user, limit=1, groups=sharing.groups(), whose="shared"))[1] > 0
+        return self.store.page(JobQuery(self.user, limit=1, groups=sharing.groups(), whose="shared"))[1] > 0
 
     def viewer(self) -> Viewer:
         """Return the user, with groups as this host knows them now."""
         return Viewer(self.user, sharing.groups())
 
-    def page(self, wanted: Listing) -> Page:
+    def page(self, wanted: JobQuery) -> JobListView:
         """Return a page of the list, made anew when `list_stamp` has changed."""
         self.look()
         wanted = replace(wanted, user=self.user, groups=sharing.groups())
@@ -106,10 +106,10 @@ class JobsNow:
         runs = [run for job in active if (run := folder_of(job, 0)) is not None]
         return self.store.stamp(viewer), *map(self.facts.stamp, runs), *self.warnings
 
-    def _page(self, wanted: Listing) -> Page:
+    def _page(self, wanted: JobQuery) -> JobListView:
         jobs, total = self.store.page(wanted)
         rows = [self.row(job) for job in jobs]
-        return Page(jobs=rows, total=total, offset=wanted.offset, limit=wanted.limit, warnings=[])
+        return JobListView(jobs=rows, total=total, offset=wanted.offset, limit=wanted.limit, warnings=[])
 
     def find(self, identity: str) -> tuple[Job, int | None]:
         """Return the job of an id, and the task where the id names one.
@@ -136,9 +136,9 @@ class JobsNow:
                 found[identity] = job, task
         return found
 
-    def row(self, job: Job) -> Row:
+    def row(self, job: Job) -> JobRowView:
         """Return what a list shows of a job."""
-        row = Row(
+        row = JobRowView(
             key=job.key,
             id=job.label,
             name=job.spec.name,
@@ -180,7 +180,7 @@ class JobsNow:
             warnings=self.warnings,
         )
 
-    def run(self, job: Job, task: int) -> Run:
+    def run(self, job: Job, task: int) -> RunView:
         """Return what the run folder of a task holds; raises NotHere where there is none."""
         running = job.tasks[task].state == "RUNNING" and job.spec.kind != "evaluate"
         return self.facts.run(self.run_folder(job, task), is_running=running)

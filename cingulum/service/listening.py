@@ -16,7 +16,7 @@ from typing import Any
 
 import uvicorn
 
-from cingulum.service.guard import Guard
+from cingulum.service.guard import GuardedApp
 from cingulum.service.patience import Patient
 from trainer.errors import InputError
 
@@ -93,7 +93,7 @@ def at_port(port: int) -> Iterator[socket.socket]:
         yield listener
 
 
-def server(guard: Guard, http: type[asyncio.Protocol] = Patient) -> uvicorn.Server:
+def server(guard: GuardedApp, http: type[asyncio.Protocol] = Patient) -> uvicorn.Server:
     """Return what answers, by `run`, until Ctrl-C or SIGTERM; whoever follows something is let go then.
 
     `http` may refuse connections, as that of `of_user` does.
@@ -129,7 +129,7 @@ def of_user(uid: int) -> type[asyncio.Protocol]:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, guard: Guard) -> None:
+    def __init__(self, config: uvicorn.Config, guard: GuardedApp) -> None:
         super().__init__(config)
         self._ending = guard.app.state.ending
 

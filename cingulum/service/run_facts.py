@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
-from cingulum.service.schema import Best, Checkpoint, Curves, Measured, Progress, Run
+from cingulum.service.schema import Best, Checkpoint, Curves, Measured, ProgressView, RunView
 from jobs.job import Job
 from trainer.config import RunConfig, yaml_reader
 from trainer.errors import CingulumError
@@ -53,16 +53,16 @@ def folder_of(job: Job, task: int) -> RunFolder | None:
         return None
 
 
-class RunFacts:
+class RunPageFacts:
     """Reads run folders; keeps what it has read until the file changes."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[Path, str], tuple[object, Any]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def run(self, run: RunFolder, *, is_running: bool) -> Run:
+    def run(self, run: RunFolder, *, is_running: bool) -> RunView:
         """Return what the page of a run tells, but for its curves."""
-        return Run(
+        return RunView(
             folder=text_of(run.path),
             config=self.config_text(run),
             progress=self.progress(run, is_running=is_running),
@@ -93,7 +93,7 @@ class RunFacts:
         config = self.config(run)
         return None if config is None else config.train.strategy.name
 
-    def progress(self, run: RunFolder, *, is_running: bool) -> Progress | None:
+    def progress(self, run: RunFolder, *, is_running: bool) -> ProgressView | None:
         """Return how far the run is; None before it has begun."""
         config = self.config(run)
         if config is None:
@@ -101,17 +101,17 @@ class RunFacts:
         epochs, rows = config.train.epochs, self.rows(run)
         done = int(rows[-1]["epoch"]) if rows else 0
         if run.result.is_file():
-            return Progress(epoch=done, epochs=epochs, part=1.0)
+            return ProgressView(epoch=done, epochs=epochs, part=1.0)
         per_epoch = rows[-1]["step"] / done if done else None
         step = self._step(run, rows) if is_running else rows[-1]["step"] if rows else 0
         if not per_epoch:
-            return Progress(epoch=done, epochs=epochs, step=step, part=0.0)
+            return ProgressView(epoch=done, epochs=epochs, step=step, part=0.0)
         steps = round(per_epoch * epochs)
         left = None
         seconds = [row["seconds"] for row in rows[-3:] if number(row.get("seconds")) is not None]
         if is_running and seconds:
             left = fmean(seconds) / per_epoch * max(0, steps - step)
-        return Progress(
+        return ProgressView(
             epoch=done, epochs=epochs, step=step, steps=steps, part=min(1.0, step / steps), seconds_left=left
         )
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from cingulum.service.failures import NotHere
 from cingulum.service.recent import Recent
-from cingulum.service.run_facts import RunFacts, is_inside, text_of
+from cingulum.service.run_facts import RunPageFacts, is_inside, text_of
 from cingulum.service.schema import RunDetail, RunPage, RunRow
 from jobs.requests import describing
-from jobs.store.listing import Listing
+from jobs.store.listing import JobQuery
 from trainer.errors import CingulumError
 from trainer.leases import claims
 from trainer.run_folder import crossval_folder
@@ -31,7 +31,7 @@ STATES = ("RUNNING", "COMPLETED", "STOPPED")
 
 
 @dataclass(frozen=True)
-class Found:
+class RunEntry:
     """A run folder.
 
     Attributes:
@@ -64,14 +64,14 @@ class Look:
         stamp: what changes when there is more to tell in a list, whichever; short, as it is kept with pages.
     """
 
-    runs: dict[str, Found]
+    runs: dict[str, RunEntry]
     crossvals: dict[str, Path]
     warnings: list[str]
     stamp: str
 
 
 # What a list may be sorted by.
-SORTS: dict[str, Callable[[Found], float | str]] = {
+SORTS: dict[str, Callable[[RunEntry], float | str]] = {
     "started": lambda run: run.started,
     "changed": lambda run: run.changed,
     "name": lambda run: run.name.lower(),
@@ -88,7 +88,7 @@ class RunsNow:
         fresh_s: see FRESH_S.
     """
 
-    def __init__(self, folders: Sequence[Path], facts: RunFacts, *, fresh_s: float = FRESH_S) -> None:
+    def __init__(self, folders: Sequence[Path], facts: RunPageFacts, *, fresh_s: float = FRESH_S) -> None:
         self.facts = facts
         self._folders = [folder.resolve() for folder in folders]
         self._looks: Recent[Look] = Recent(fresh_s)
@@ -99,7 +99,7 @@ class RunsNow:
         """Return what could not be looked at."""
         return self._now().warnings
 
-    def all(self) -> list[Found]:
+    def all(self) -> list[RunEntry]:
         """Return the runs, the last started first."""
         return list(self._now().runs.values())
 
@@ -114,7 +114,7 @@ class RunsNow:
             raise NotHere(f"There is no cross-validation {identity!r}.")
         return RunFolder(folder)
 
-    def page(self, wanted: Listing) -> RunPage:
+    def page(self, wanted: JobQuery) -> RunPage:
         """Return a page of the list."""
         return self._pages.get((wanted, self.list_stamp()), lambda: self._page(wanted))
 
@@ -122,23 +122,23 @@ class RunsNow:
         """Return what changes when there is more to tell in a list, whichever."""
         return self._now().stamp
 
-    def find(self, identity: str) -> Found:
+    def find(self, identity: str) -> RunEntry:
         """Return the run of an id; raises NotHere where there is none."""
         run = self._now().runs.get(identity)
         if run is None:
             raise NotHere(f"There is no run {identity!r}.", cure="GET /api/v1/runs lists them.")
         return run
 
-    def holding(self, folder: Path) -> Found | None:
+    def holding(self, folder: Path) -> RunEntry | None:
         """Return the run in this folder; None where the list does not have it."""
         return self._now().runs.get(_id(folder.resolve()))
 
-    def detail(self, run: Found) -> RunDetail:
+    def detail(self, run: RunEntry) -> RunDetail:
         """Return all of a run."""
         held = self.facts.run(run.folder, is_running=run.state == "RUNNING")
         return RunDetail(**{**self._row(run).model_dump(), **held.model_dump()})
 
-    def _page(self, wanted: Listing) -> RunPage:
+    def _page(self, wanted: JobQuery) -> RunPage:
         look, text = self._now(), wanted.text.lower()
         runs = [
             run
@@ -151,7 +151,7 @@ class RunsNow:
             runs=rows, total=len(runs), offset=wanted.offset, limit=wanted.limit, warnings=look.warnings
         )
 
-    def _row(self, run: Found) -> RunRow:
+    def _row(self, run: RunEntry) -> RunRow:
         return RunRow(
             id=run.id,
             name=run.name,
@@ -167,7 +167,7 @@ class RunsNow:
         return self._looks.get((), self._look)
 
     def _look(self) -> Look:
-        found: dict[str, Found] = {}
+        found: dict[str, RunEntry] = {}
         crossvals: dict[str, Path] = {}
         warnings = []
         for folder in self._folders:
@@ -188,7 +188,7 @@ class RunsNow:
         told = repr(([(run.id, run.state, run.stamp) for run in kept.values()], crossvals, warnings))
         return Look(kept, crossvals, warnings, hashlib.sha256(told.encode()).hexdigest())
 
-    def _within(self, folder: Path) -> Iterator[Found | Path]:
+    def _within(self, folder: Path) -> Iterator[RunEntry | Path]:
         """Runs, and folders of cross-validations."""
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -202,10 +202,10 @@ class RunsNow:
                     else:
                         yield self._found(RunFolder.open(path.resolve()))
 
-    def _found(self, run: RunFolder) -> Found:
+    def _found(self, run: RunFolder) -> RunEntry:
         stamp = self.facts.stamp(run)
         state = "COMPLETED" if run.result.is_file() else "RUNNING" if is_trained(run.path) else "STOPPED"
-        return Found(
+        return RunEntry(
             id=_id(run.path),
             folder=run,
             name=text_of(run.path.name),

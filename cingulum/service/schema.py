@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 
-class Progress(BaseModel):
+class ProgressView(BaseModel):
     """How far a run is: epochs done, steps, the part of all steps (0 to 1), seconds that are left."""
 
     epoch: int
@@ -34,7 +34,7 @@ class Measured(BaseModel):
     interval: tuple[float, float] | None
 
 
-class Row(BaseModel):
+class JobRowView(BaseModel):
     """A job in a list. `key` names it for ever; `id` is what Slurm calls it. `mine`: the user's own."""
 
     key: str
@@ -53,21 +53,21 @@ class Row(BaseModel):
     tasks: int
     tasks_completed: int
     strategy: str | None = None
-    progress: Progress | None = None
+    progress: ProgressView | None = None
     best: Best | None = None
 
 
-class Page(BaseModel):
+class JobListView(BaseModel):
     """One page of the list: how many jobs match on all pages, and what may be out of date."""
 
-    jobs: list[Row]
+    jobs: list[JobRowView]
     total: int
     offset: int
     limit: int
     warnings: list[str]
 
 
-class Task(BaseModel):
+class TaskView(BaseModel):
     """A task of a job; the job itself, where it is not an array. `log`: it has one."""
 
     id: str
@@ -83,7 +83,7 @@ class Task(BaseModel):
     failures: list[str]
 
 
-class Change(BaseModel):
+class ChangeView(BaseModel):
     """A change of the state of a task."""
 
     task: int
@@ -94,7 +94,7 @@ class Change(BaseModel):
     restarts: int
 
 
-class Action(BaseModel):
+class ActionView(BaseModel):
     """What a user did with the job; `task` null: with all of it."""
 
     task: int | None
@@ -103,7 +103,7 @@ class Action(BaseModel):
     who: str
 
 
-class Detail(Row):
+class Detail(JobRowView):
     """All of a job. `environment` has names alone: values may be secrets."""
 
     site: str
@@ -114,9 +114,9 @@ class Detail(Row):
     job_folder: str
     run: str | None
     shared_with: list[str]
-    task_list: list[Task]
-    changes: list[Change]
-    actions: list[Action]
+    task_list: list[TaskView]
+    changes: list[ChangeView]
+    actions: list[ActionView]
     warnings: list[str]
 
 
@@ -128,12 +128,12 @@ class Checkpoint(BaseModel):
     bytes: int
 
 
-class Run(BaseModel):
+class RunView(BaseModel):
     """What a run folder holds: config.yaml as text, checkpoints, a report, and figures on test subjects."""
 
     folder: str
     config: str | None
-    progress: Progress | None
+    progress: ProgressView | None
     best: Best | None
     checkpoints: list[Checkpoint]
     has_report: bool
@@ -149,7 +149,7 @@ class RunRow(BaseModel):
     started: str
     changed: str
     strategy: str | None
-    progress: Progress | None
+    progress: ProgressView | None
     best: Best | None
 
 
@@ -163,7 +163,7 @@ class RunPage(BaseModel):
     warnings: list[str]
 
 
-class RunDetail(RunRow, Run):
+class RunDetail(RunRow, RunView):
     """All of a run."""
 
 
@@ -183,7 +183,7 @@ class LogPart(BaseModel):
     size: int
 
 
-class Session(BaseModel):
+class SessionView(BaseModel):
     """Who asks, and whether they may write."""
 
     who: str

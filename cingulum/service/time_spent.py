@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cingulum.service.detail_schema import HostLoad, Proposal, RankTime, TimeSpent
+from cingulum.service.detail_schema import HostLoad, Proposal, RankTime, TimeSpentView
 from cingulum.service.failures import NotHere
 from cingulum.service.run_facts import is_inside
 from trainer.run_folder.record import RunFolder
@@ -19,7 +19,7 @@ MOST_RANKS = 16
 _MOST_BYTES, _FEWEST, _MOST = 1 << 24, 1 << 15, 1 << 20
 
 
-def of(run: RunFolder) -> TimeSpent:
+def of(run: RunFolder) -> TimeSpentView:
     """Return where the time of a run goes.
 
     Raises:
@@ -34,7 +34,7 @@ def of(run: RunFolder) -> TimeSpent:
     verdict = evidence.diagnose(run.path, telemetry)
     ranks = _ranks(telemetry)
     slowest = records.slowest({one.rank: {"seconds": _whole(one), **one.parts} for one in ranks})
-    return TimeSpent(
+    return TimeSpentView(
         step_s=verdict.step,
         bound=verdict.bound,
         summary=verdict.summary,

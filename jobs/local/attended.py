@@ -19,7 +19,7 @@ from pathlib import Path
 import jobs
 from jobs import chains, home
 from jobs.local import attended_files, processes
-from jobs.local.attended_files import Entry, Ledger, Terms
+from jobs.local.attended_files import Ledger, TaskEntry, Terms
 from jobs.schedulers.base import ENDED, Launch, TaskState
 from jobs.spec import GRACE_S, Arguments, JobSpec
 from trainer import atomic
@@ -125,7 +125,7 @@ class Attended:
                 agreed = Terms.of(folder)
                 with attended_files.look(folder) as attended:
                     known = Ledger.read(folder)  # after the look: the last word is written before the end
-                    entries = known.tasks if known else [Entry(k) for k in range(len(agreed.commands))]
+                    entries = known.tasks if known else [TaskEntry(k) for k in range(len(agreed.commands))]
                     lost = [] if attended else [entry for entry in entries if entry.state not in ENDED]
                     if lost:
                         _leave_nothing(agreed)
@@ -220,7 +220,7 @@ def _spawn(folder: Path) -> None:
         raise LauncherError(f"{folder}: its attendant could not be started: {said}")
 
 
-def _state(entry: Entry) -> TaskState:
+def _state(entry: TaskEntry) -> TaskState:
     return TaskState(
         task=entry.task,
         state=entry.state,
@@ -233,7 +233,7 @@ def _state(entry: Entry) -> TaskState:
     )
 
 
-def _call_lost(entry: Entry, known: Ledger | None, folder: Path) -> None:
+def _call_lost(entry: TaskEntry, known: Ledger | None, folder: Path) -> None:
     entry.reason = "its attendant was killed before it began"
     if known is not None:
         who = f"its attendant (process {known.pid} on {known.host})"

@@ -156,7 +156,7 @@ _LOCK_S = 5.0
 
 
 @dataclass
-class Entry:
+class TaskEntry:
     """Stored state of one task; see `jobs.schedulers.base.TaskState`, which is made of it.
 
     Attributes:
@@ -190,10 +190,10 @@ class Ledger:
     pid: int
     process: str
     host: str
-    tasks: list[Entry] = field(default_factory=list)
+    tasks: list[TaskEntry] = field(default_factory=list)
 
     @classmethod
-    def new(cls, token: str, tasks: list[Entry]) -> Ledger:
+    def new(cls, token: str, tasks: list[TaskEntry]) -> Ledger:
         """Return the state of a job supervised by this process."""
         return cls(token, os.getpid(), processes.identity(os.getpid()) or "", socket.gethostname(), tasks)
 
@@ -216,7 +216,9 @@ class Ledger:
             raise JobError(f"{folder / STATE}: cannot be read: {error}.") from error
         try:
             tasks = [
-                Entry(**{**entry, "hosts": tuple(entry["hosts"]), "lost_hosts": tuple(entry["lost_hosts"])})
+                TaskEntry(
+                    **{**entry, "hosts": tuple(entry["hosts"]), "lost_hosts": tuple(entry["lost_hosts"])}
+                )
                 for entry in found["tasks"]
             ]
             return cls(**{**found, "tasks": tasks})

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from jobs.local import attended_files, processes
-from jobs.local.attended_files import Entry, Terms
+from jobs.local.attended_files import TaskEntry, Terms
 from jobs.local.host_watch import MISSED, HostWatch, silent_among
 from jobs.schedulers.base import ENDED
 from jobs.supervisor import blame, decisions, progress, record
@@ -53,14 +53,14 @@ class AttendedTask:
         folder: Path,
         agreed: Terms,
         number: int,
-        entry: Entry | None,
+        entry: TaskEntry | None,
         umask: int,
         write: Callable[[], None] = lambda: None,
     ) -> None:
         self.folder = folder
         self.terms = agreed
         self.number = number
-        self.entry = entry or Entry(number)
+        self.entry = entry or TaskEntry(number)
         self.mark = f"{agreed.token}.{number}"
         self.log = attended_files.log(folder, number, is_array=agreed.is_array)
         self._umask = umask

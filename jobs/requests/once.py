@@ -18,7 +18,7 @@ from jobs.store.store import Store
 
 
 def submit(
-    prepare: Callable[[], submitting.Prepared],
+    prepare: Callable[[], submitting.PreparedJobs],
     store: Store,
     looks: submitting.Checks,
     warn: known.Warn,

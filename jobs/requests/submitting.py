@@ -27,7 +27,7 @@ from trainer.errors import CingulumError, JobError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class SubmissionRequest:
     """What is asked for; None: what the site or the run says.
 
     Attributes:
@@ -104,7 +104,7 @@ class Checks(Protocol):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedJobs:
     """Jobs that can be submitted, one after the other.
 
     Attributes:
@@ -124,7 +124,7 @@ class Prepared:
     shared: tuple[str, ...]
 
 
-def prepare(request: Request, looks: Checks) -> Prepared:
+def prepare(request: SubmissionRequest, looks: Checks) -> PreparedJobs:
     """Check a request, and make its jobs; nothing is touched.
 
     Raises:
@@ -201,10 +201,10 @@ def prepare(request: Request, looks: Checks) -> Prepared:
             sides={one: chains.side(asked, profile, one) for one in profile.kinds},
         )
     )
-    return Prepared(run, chain, profile, request.launcher, tuple(request.after), shared)
+    return PreparedJobs(run, chain, profile, request.launcher, tuple(request.after), shared)
 
 
-def started_by(prepared: Prepared) -> Launcher:
+def started_by(prepared: PreparedJobs) -> Launcher:
     """Return the launcher of these jobs.
 
     Raises:
@@ -216,14 +216,14 @@ def started_by(prepared: Prepared) -> Launcher:
     return launcher
 
 
-def preview(prepared: Prepared) -> Preview:
+def preview(prepared: PreparedJobs) -> Preview:
     """Return what `submit` would do; change nothing."""
     launcher = started_by(prepared)
     planned = plans(launcher, prepared.chain, prepared.site, prepared.after)
     return Preview(str(prepared.run.kept), prepared.run.text, planned)
 
 
-def ask_queue(prepared: Prepared) -> list[str]:
+def ask_queue(prepared: PreparedJobs) -> list[str]:
     """Ask the launcher whether it would take these jobs, and return its words; nothing is submitted.
 
     Raises:
@@ -235,7 +235,7 @@ def ask_queue(prepared: Prepared) -> list[str]:
 
 
 def submit(
-    prepared: Prepared,
+    prepared: PreparedJobs,
     store: Store,
     looks: Checks,
     warn: Warn,
@@ -286,14 +286,14 @@ def submit(
     return made
 
 
-def _shared(request: Request, site: Site) -> tuple[str, ...]:
+def _shared(request: SubmissionRequest, site: Site) -> tuple[str, ...]:
     """Return the groups that may look at the jobs; of the site's those that the user is in."""
     if request.share is not None:
         return sharing.checked(request.share)
     return tuple(name for name in site.share if name in sharing.groups()) if site.share else ()
 
 
-def _program(request: Request) -> tuple[str, ...]:
+def _program(request: SubmissionRequest) -> tuple[str, ...]:
     """Words that start `cingulum` where the job runs: in an image its own, else ours, which all hosts see."""
     if request.image is not None or request.launcher in ("docker", "apptainer"):
         return ("cingulum",)

@@ -75,7 +75,7 @@ class Queued:
 
 
 @dataclass(frozen=True)
-class Share:
+class AccountShare:
     """A user's share in an account: entitled to and used (0 to 1), and the fair-share factor."""
 
     account: str
@@ -99,5 +99,5 @@ class Picture:
     scheduler: str
     hosts: tuple[Host, ...]
     queue: tuple[Queued, ...]
-    shares: tuple[Share, ...] = ()
+    shares: tuple[AccountShare, ...] = ()
     note: str = ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sql
 
-from jobs.job import Change, Job, label
+from jobs.job import Job, StateChange, label
 from jobs.schedulers.base import ENDED
 from jobs.store import sharing, statements, tables
 from jobs.store.sharing import Viewer
@@ -26,7 +26,7 @@ SORTS = {
 
 
 @dataclass(frozen=True)
-class Listing:
+class JobQuery:
     """Which jobs, in which order, and which page of them.
 
     Attributes:
@@ -55,7 +55,7 @@ class Listing:
 _REMEMBERED_S = 14 * 86400.0
 
 
-def page(connection: sql.Connection, wanted: Listing) -> tuple[list[Job], int]:
+def page(connection: sql.Connection, wanted: JobQuery) -> tuple[list[Job], int]:
     """Return the jobs of the page, and how many match on all pages."""
     matching = [_whose(wanted)]
     if wanted.states:
@@ -91,19 +91,19 @@ def counts(connection: sql.Connection, user: str) -> dict[str, int]:
 
 def changes_after(
     connection: sql.Connection, number: int, user: str, limit: int
-) -> list[tuple[int, str, Change]]:
+) -> list[tuple[int, str, StateChange]]:
     """Return the user's changes with greater numbers, the oldest first: number, the job's `key`, change."""
     table = tables.changes
     query = sql.select(table, _COLUMNS.label, _COLUMNS.launcher).join(
         tables.jobs, _COLUMNS.number == table.c.job
     )
     query = query.where(_COLUMNS.user == user, table.c.number > number).order_by(table.c.number).limit(limit)
-    names = [field.name for field in dataclasses.fields(Change)]
+    names = [field.name for field in dataclasses.fields(StateChange)]
     return [
         (
             int(row["number"]),
             label(row["launcher"], row["job"], None),
-            Change(**{**{key: row[key] for key in names}, "job": row["label"]}),
+            StateChange(**{**{key: row[key] for key in names}, "job": row["label"]}),
         )
         for row in connection.execute(query).mappings()
     ]
@@ -129,7 +129,7 @@ def newest_change(connection: sql.Connection) -> int:
     return int(connection.execute(sql.select(sql.func.max(tables.changes.c.number))).scalar() or 0)
 
 
-def _whose(wanted: Listing) -> sql.ColumnElement[bool]:
+def _whose(wanted: JobQuery) -> sql.ColumnElement[bool]:
     if wanted.whose == "shared":
         return sharing.of_others(Viewer(wanted.user, wanted.groups))
     return sharing.visible(Viewer(wanted.user, wanted.groups if wanted.whose == "all" else ()))

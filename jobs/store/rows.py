@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from jobs.job import Action, Change, Job
+from jobs.job import Action, Job, StateChange
 from jobs.schedulers.base import ACTIVE, ENDED, TaskState
 from jobs.spec import JobSpec
 from trainer.errors import JobError, StoreError
@@ -72,10 +72,10 @@ def change_row(number: int, state: TaskState, now: float) -> dict[str, Any]:
     }
 
 
-def change(job: Job, row: Any) -> Change:
+def change(job: Job, row: Any) -> StateChange:
     """Return the change in a row of `changes`, which concerns `job`."""
-    names = [field.name for field in dataclasses.fields(Change)]
-    return Change(**{**{key: row[key] for key in names}, "job": job.label})
+    names = [field.name for field in dataclasses.fields(StateChange)]
+    return StateChange(**{**{key: row[key] for key in names}, "job": job.label})
 
 
 def action(row: Any) -> Action:

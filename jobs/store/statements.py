@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from jobs.job import Change, Job, believed, is_news, label, overall, split_label
+from jobs.job import Job, StateChange, believed, is_news, label, overall, split_label
 from jobs.schedulers.base import TaskState
 from jobs.spec import JobSpec
 from jobs.store import admission, rows, tables
@@ -104,7 +104,7 @@ def jobs(
     ]
 
 
-def write(connection: sql.Connection, job: Job, states: Sequence[TaskState], now: float) -> list[Change]:
+def write(connection: sql.Connection, job: Job, states: Sequence[TaskState], now: float) -> list[StateChange]:
     """Write these states into the store where they are accepted; `job` is as the store has it."""
     known = {state.task: state for state in job.tasks}
     before = dict(known)

@@ -14,11 +14,11 @@ from pathlib import Path
 import sqlalchemy as sql
 
 from jobs.home import home
-from jobs.job import Action, Change, Job, label, split_label
+from jobs.job import Action, Job, StateChange, label, split_label
 from jobs.schedulers.base import TaskState
 from jobs.spec import JobSpec
 from jobs.store import address, admission, keys, listing, notes, rows, sharing, statements, submitter, tables
-from jobs.store.listing import Listing
+from jobs.store.listing import JobQuery
 from jobs.store.notes import Noted
 from jobs.store.sharing import Viewer
 from trainer.errors import JobError, StoreError
@@ -92,7 +92,7 @@ class Store:
         with tables.reading(self._engine) as connection:
             admission.check(connection, spec, besides=None if besides is None else besides.number)
 
-    def changes(self, text: str) -> list[Change]:
+    def changes(self, text: str) -> list[StateChange]:
         """Return the history of a job, or of one task of it (`4711_3`), the oldest first; raises what `get`
         does.
         """
@@ -122,7 +122,7 @@ class Store:
         with tables.reading(self._engine) as connection:
             return listing.requeued(connection, user)
 
-    def page(self, wanted: Listing) -> tuple[list[Job], int]:
+    def page(self, wanted: JobQuery) -> tuple[list[Job], int]:
         """Return one page of a list of jobs, and how many the whole list has."""
         with tables.reading(self._engine) as connection:
             return listing.page(connection, wanted)
@@ -132,7 +132,7 @@ class Store:
         with tables.reading(self._engine) as connection:
             return listing.counts(connection, user)
 
-    def changes_after(self, number: int, user: str, limit: int) -> list[tuple[int, str, Change]]:
+    def changes_after(self, number: int, user: str, limit: int) -> list[tuple[int, str, StateChange]]:
         """Return the user's changes of all jobs after one of a number; see `listing.changes_after`."""
         with tables.reading(self._engine) as connection:
             return listing.changes_after(connection, number, user, limit)
@@ -233,7 +233,7 @@ class Store:
             )
             return statements.jobs(connection, mine)[0]
 
-    def record(self, found: Iterable[tuple[Job, Sequence[TaskState]]]) -> list[Change]:
+    def record(self, found: Iterable[tuple[Job, Sequence[TaskState]]]) -> list[StateChange]:
         """Record the states that launchers reported, and what of them is new in the history.
 
         Each job is as it was read before the launcher was asked. Where the store has changed since, the
@@ -248,7 +248,7 @@ class Store:
         if not ordered:
             return []
         now = time.time()
-        changes: list[Change] = []
+        changes: list[StateChange] = []
         with tables.writing(self._engine) as connection:
             for job, states in ordered:
                 current = statements.jobs(connection, tables.jobs.c.number == job.number, lock=True)
@@ -256,7 +256,7 @@ class Store:
                     changes += statements.write(connection, current[0], states, now)
         return changes
 
-    def requeue(self, job: Job, task: int | None = None) -> list[Change]:
+    def requeue(self, job: Job, task: int | None = None) -> list[StateChange]:
         """Record that a launcher was asked to start a job, or one task of it, again: REQUEUED."""
         chosen = [state for state in job.tasks if task is None or state.task == task]
         again = [TaskState(state.task, "REQUEUED", restarts=state.restarts + 1) for state in chosen]

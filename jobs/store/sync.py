@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.job import Change, Job
+from jobs.job import Job, StateChange
 from jobs.schedulers.base import ACTIVE, ENDED, Launcher, TaskState
 from jobs.store import ends, submitter
 from jobs.store.store import Store
@@ -33,7 +33,7 @@ class Refreshed:
         silent: launchers that did not answer, and why; their jobs are as they were.
     """
 
-    changes: tuple[Change, ...]
+    changes: tuple[StateChange, ...]
     silent: Mapping[str, LauncherError]
 
 
@@ -66,7 +66,7 @@ def refresh(
     if jobs is None:
         silent.update(recover(store, launchers))
         jobs = of_interest(store)
-    changes: list[Change] = []
+    changes: list[StateChange] = []
     for name, launcher in launchers.items():
         asked: dict[str, Job] = {}
         replaced: list[Job] = []
@@ -89,7 +89,9 @@ def refresh(
     return Refreshed(tuple(changes), silent)
 
 
-def _take(store: Store, answers: Sequence[tuple[Job, Sequence[TaskState]]], grace_s: float) -> list[Change]:
+def _take(
+    store: Store, answers: Sequence[tuple[Job, Sequence[TaskState]]], grace_s: float
+) -> list[StateChange]:
     """Record a launcher's answer, and decide on tasks missing from it."""
     # Of others' jobs a launcher may tell us less than it knows.
     me = submitter.user()

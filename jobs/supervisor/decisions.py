@@ -10,7 +10,7 @@ DONE, UNUSABLE, SAVED, FENCED = 0, 2, 75, 76
 Word = Optional[str]
 
 
-class Verdict(NamedTuple):
+class StartVerdict(NamedTuple):
     """Meaning of a start's end.
 
     Attributes:
@@ -24,27 +24,27 @@ class Verdict(NamedTuple):
     why: str = ""
 
 
-def judge(code: int, word: Word) -> Verdict:
+def judge(code: int, word: Word) -> StartVerdict:
     """Judge the exit code (128 + n: killed by signal n) of a start that received this order."""
     unsaved = f"ended with exit code {code}"
     if code == DONE:
-        return Verdict("done")
+        return StartVerdict("done")
     if word == "cancel":
-        return Verdict("cancelled", "by request")
+        return StartVerdict("cancelled", "by request")
     if code == FENCED:
-        return Verdict("fenced", "another start writes its run folder")
+        return StartVerdict("fenced", "another start writes its run folder")
     if word == "end":
-        return Verdict("ended", "its state is saved" if code == SAVED else f"it {unsaved}, unsaved")
+        return StartVerdict("ended", "its state is saved" if code == SAVED else f"it {unsaved}, unsaved")
     if code == SAVED:
-        return Verdict("again", "saved and stopped")
+        return StartVerdict("again", "saved and stopped")
     if code == UNUSABLE:
-        return Verdict("unusable")
+        return StartVerdict("unusable")
     if word == "again":
         # Before it could save: it goes on from the checkpoint before, or from the start.
-        return Verdict("again", f"asked to save, and {unsaved}")
+        return StartVerdict("again", f"asked to save, and {unsaved}")
     if word == "time":
-        return Verdict("late", f"asked to save, and {unsaved}")
-    return Verdict("failed")
+        return StartVerdict("late", f"asked to save, and {unsaved}")
+    return StartVerdict("failed")
 
 
 def is_spent(failures: int, requeues: int) -> bool:
@@ -64,7 +64,7 @@ def word_of_slurm(asked: str, *, preempted: bool) -> Word:
     return "time" if asked else None
 
 
-class Facts(NamedTuple):
+class JobRecord(NamedTuple):
     """Slurm's record of a job.
 
     Attributes:
@@ -86,23 +86,23 @@ class Facts(NamedTuple):
     preempted_at: str = ""
 
 
-class Start(NamedTuple):
+class JobStart(NamedTuple):
     """One start of a job: the restart count that Slurm began it with, and the host of its script."""
 
     restarts: int
     host: str
 
-    def owns(self, facts: Facts) -> bool:
+    def owns(self, facts: JobRecord) -> bool:
         """Return whether Slurm's record is of this start. Another start is an orphan: it
         may change nothing.
         """
         return facts.restarts == self.restarts and facts.batch_host in ("", self.host)
 
-    def may_act(self, facts: Facts) -> bool:
+    def may_act(self, facts: JobRecord) -> bool:
         """Return whether Slurm reports it as running: else Slurm has ended it, or it is an orphan."""
         return self.owns(facts) and facts.state == "RUNNING"
 
-    def may_change_next(self, facts: Facts) -> bool:
+    def may_change_next(self, facts: JobRecord) -> bool:
         """Return whether no later start has begun: the job may still be changed, and a failure be noted, for
         it.
 

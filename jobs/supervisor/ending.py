@@ -10,11 +10,11 @@ from typing import Any, List, Optional
 
 from jobs.supervisor import blame, decisions, launching
 from jobs.supervisor.blame import Blame
-from jobs.supervisor.decisions import Facts, Start
-from jobs.supervisor.progress import Progress
+from jobs.supervisor.decisions import JobRecord, JobStart
+from jobs.supervisor.progress import TaskProgress
 from jobs.supervisor.record import Record, left_by_ranks, say
 from jobs.supervisor.shrinking import Shrinking
-from jobs.supervisor.slurm_calls import Question, Slurm
+from jobs.supervisor.slurm_calls import Question, SlurmCalls
 
 # A controller that is being restarted answers later.
 TRIES, PAUSE_S = 10, 15.0
@@ -39,11 +39,11 @@ class Ending:
 
     def __init__(
         self,
-        start: Start,
-        slurm: Slurm,
+        start: JobStart,
+        slurm: SlurmCalls,
         record: Record,
         shrinking: Shrinking,
-        progress: Progress,
+        progress: TaskProgress,
         requeues: int,
         asked: str,
     ) -> None:
@@ -165,7 +165,7 @@ class Ending:
             "%s; Slurm does not start it again. Do it by hand: scontrol requeue %s" % (why, self._slurm.label)
         )
 
-    def _ended_by_slurm(self, down: Optional[List[str]], facts: Optional[Facts]) -> None:
+    def _ended_by_slurm(self, down: Optional[List[str]], facts: Optional[JobRecord]) -> None:
         """Record which hosts were lost, or that the time was over; other ends by Slurm are not failures."""
         if facts is None or down is None or self._noted:
             return
@@ -225,13 +225,13 @@ class Ending:
                 self._told_to_end()
         return question.answer()
 
-    def facts(self, tries: int) -> Optional[Facts]:
+    def facts(self, tries: int) -> Optional[JobRecord]:
         """Return Slurm's record; None: it did not answer so often, or for as long as the
         pauses between take.
         """
         until = time.monotonic() + tries * PAUSE_S
         for left in reversed(range(tries)):
-            facts = self._answer(self._slurm.ask_facts())  # type: Optional[Facts]
+            facts = self._answer(self._slurm.ask_facts())  # type: Optional[JobRecord]
             if facts is not None or time.monotonic() > until:
                 return facts
             if left and launching.next_signal(PAUSE_S, among=(signal.SIGTERM,)):
@@ -260,7 +260,7 @@ class Ending:
         if names:
             self._record.note_ending(state, code, names, self._start.restarts)
 
-    def orphaned(self, facts: Facts) -> None:
+    def orphaned(self, facts: JobRecord) -> None:
         """Report that the job is at another start, for which this one may do nothing: that start counts what
         Slurm saw of this one, which it gave up.
         """

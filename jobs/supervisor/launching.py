@@ -28,7 +28,7 @@ class Refused(Exception):
     """The ranks cannot be started in this way: bad input, which stays bad."""
 
 
-class Launcher(NamedTuple):
+class RankLauncher(NamedTuple):
     """How ranks are started.
 
     Attributes:
@@ -50,14 +50,16 @@ class Launcher(NamedTuple):
     contained: int = 0
 
 
-class Launch(NamedTuple):
+class RankCommand(NamedTuple):
     """A command and all of its environment."""
 
     line: List[str]
     environment: Dict[str, str]
 
 
-def prepare(launcher: Launcher, nodes: int, command: Sequence[str], given: Mapping[str, str]) -> Launch:
+def prepare(
+    launcher: RankLauncher, nodes: int, command: Sequence[str], given: Mapping[str, str]
+) -> RankCommand:
     """Return the command for this task on so many hosts: after the loss of one there may be fewer.
 
     Args:
@@ -78,7 +80,7 @@ def prepare(launcher: Launcher, nodes: int, command: Sequence[str], given: Mappi
         start = _srun if launcher.name == "srun" else _mpirun
         line = [*start(launcher, ranks, command, environment), *command]
     _need("apptainer" if launcher.contained else command[0])
-    return Launch(line, environment)
+    return RankCommand(line, environment)
 
 
 def whose(said: str) -> Optional[str]:
@@ -86,7 +88,9 @@ def whose(said: str) -> Optional[str]:
     return next((name for mark, name in OTHER_MPIS.items() if mark in said), None)
 
 
-def _srun(launcher: Launcher, ranks: str, command: Sequence[str], environment: Dict[str, str]) -> List[str]:
+def _srun(
+    launcher: RankLauncher, ranks: str, command: Sequence[str], environment: Dict[str, str]
+) -> List[str]:
     # Slurm 22.05 and 23.02 ask for one core per task unless told by this; the others read the other one.
     environment["SRUN_CPUS_PER_TASK"] = environment.get("SLURM_CPUS_PER_TASK", "1")
     if not re.search(r"(?<!\w)%s(?!\w)" % re.escape(launcher.mpi), _told(["srun", "--mpi=list"])):
@@ -101,7 +105,9 @@ def _srun(launcher: Launcher, ranks: str, command: Sequence[str], environment: D
     return ["srun", "--mpi=" + launcher.mpi, *launcher.srun_options, "--ntasks=" + ranks, *end]
 
 
-def _mpirun(launcher: Launcher, ranks: str, command: Sequence[str], environment: Dict[str, str]) -> List[str]:
+def _mpirun(
+    launcher: RankLauncher, ranks: str, command: Sequence[str], environment: Dict[str, str]
+) -> List[str]:
     # mpirun starts one daemon on each host by srun; with this it would get the cores of a single rank.
     environment.pop("SRUN_CPUS_PER_TASK", None)
     mpirun = launcher.mpirun or _beside(command, "mpirun") or "mpirun"

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Optional, Sequence
 
 from jobs.supervisor import blame, decisions, launching
-from jobs.supervisor.decisions import Start
+from jobs.supervisor.decisions import JobStart
 from jobs.supervisor.ending import Ending
-from jobs.supervisor.launching import Launch, Launcher
-from jobs.supervisor.progress import Progress
+from jobs.supervisor.launching import RankCommand, RankLauncher
+from jobs.supervisor.progress import TaskProgress
 from jobs.supervisor.record import Record, say, told
 from jobs.supervisor.shrinking import Shrinking
-from jobs.supervisor.slurm_calls import Slurm
+from jobs.supervisor.slurm_calls import SlurmCalls
 
 # Ranks tell each other of a loss; hosts tell Slurm. Before a start nobody should wait long.
 _TRIES_BEFORE = 2
@@ -40,11 +40,11 @@ class Supervisor:
 
     def __init__(
         self,
-        start: Start,
+        start: JobStart,
         hosts: str,
         record: Record,
         shrinking: Shrinking,
-        progress: Progress,
+        progress: TaskProgress,
         requeues: int,
         ending: Ending,
     ) -> None:
@@ -56,7 +56,7 @@ class Supervisor:
         self._requeues = requeues
         self._ending = ending
 
-    def run(self, launch: Launch) -> int:
+    def run(self, launch: RankCommand) -> int:
         """Run the ranks; return the exit code for Slurm."""
         if signal.SIGUSR2 in signal.sigpending():
             self._ending.asked = "USR2"
@@ -177,20 +177,20 @@ def main(argv: Sequence[str]) -> int:
     launching.hold_signals()
     restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
     here = given.witness or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
-    start = Start(restarts, here)
-    slurm = Slurm(given.label, given.hosts)
+    start = JobStart(restarts, here)
+    slurm = SlurmCalls(given.label, given.hosts)
     record = Record(given.folder, given.task, restarts + 1)
     shrinking = Shrinking(
         start, slurm, given.least_nodes, given.nodes, given.ranks_per_node, given.cores, options
     )
     if given.witness:
         return shrinking.witness(record.log)
-    progress = Progress(record.standing, given.run, given.limited)
+    progress = TaskProgress(record.standing, given.run, given.limited)
     ending = Ending(start, slurm, record, shrinking, progress, given.requeues, given.asked)
     supervisor = Supervisor(start, given.hosts, record, shrinking, progress, given.requeues, ending)
     if given.refused:
         return supervisor.refuse()
-    launcher = Launcher(
+    launcher = RankLauncher(
         given.launcher,
         given.ranks_per_node,
         given.mpirun,

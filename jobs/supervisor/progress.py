@@ -77,7 +77,7 @@ def in_words(now: Standing, limited: bool) -> str:
     return f"stopped {where}, without progress {count}; {why}"
 
 
-class Progress:
+class TaskProgress:
     """Progress of one task over its starts, in a file of the job's folder.
 
     Args:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import List, Optional, Sequence
 
 from jobs.supervisor import launching
-from jobs.supervisor.decisions import Start
+from jobs.supervisor.decisions import JobStart
 from jobs.supervisor.record import say
-from jobs.supervisor.slurm_calls import Slurm
+from jobs.supervisor.slurm_calls import SlurmCalls
 
 # Of other steps: srun refuses what does not fit its options.
 _OF_OTHERS = (
@@ -32,8 +32,8 @@ class Shrinking:
 
     def __init__(
         self,
-        start: Start,
-        slurm: Slurm,
+        start: JobStart,
+        slurm: SlurmCalls,
         least: Optional[int],
         nodes: int,
         ranks_per_node: int,

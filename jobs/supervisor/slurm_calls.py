@@ -9,7 +9,7 @@ import subprocess
 import time
 from typing import Any, Callable, List, Optional, Sequence
 
-from jobs.supervisor.decisions import Facts
+from jobs.supervisor.decisions import JobRecord
 
 ASK_S = 30.0
 CHANGE_S = 60.0
@@ -18,7 +18,7 @@ _PART = 65536
 _NOTHING = ("", "(null)", "None", "N/A")
 
 
-def facts_of(text: str) -> Optional[Facts]:
+def facts_of(text: str) -> Optional[JobRecord]:
     """Parse `scontrol show job -o` of one job; None: the text is of another form.
 
     Fields are taken at their first place: all of them stand before those that hold what users chose, such as
@@ -31,7 +31,7 @@ def facts_of(text: str) -> Optional[Facts]:
     if not field("JobState") or not field("Restarts").isdigit():
         return None
     preempted_at = _time(field("PreemptTime"))
-    return Facts(
+    return JobRecord(
         state=field("JobState"),
         restarts=int(field("Restarts")),
         batch_host=field("BatchHost"),
@@ -123,7 +123,7 @@ def _pipe(process: "subprocess.Popen[bytes]") -> int:
     return process.stdout.fileno()
 
 
-class Slurm:
+class SlurmCalls:
     """Slurm's commands for one job.
 
     Args:
@@ -140,7 +140,7 @@ class Slurm:
         self.began = ""
 
     def ask_facts(self) -> Question:
-        """Ask for Slurm's record of the job, `Facts`."""
+        """Ask for Slurm's record of the job, `JobRecord`."""
         return Question(["scontrol", "show", "job", "-o", self.label], ASK_S, self._facts)
 
     def ask_down_hosts(self) -> Question:
@@ -151,12 +151,12 @@ class Slurm:
         """Ask for the hosts of this start, one by one."""
         return Question(["scontrol", "show", "hostnames", self.hosts], ASK_S, str.split)
 
-    def facts(self) -> Optional[Facts]:
+    def facts(self) -> Optional[JobRecord]:
         """Return Slurm's record of the job; waits for it."""
-        facts = self.ask_facts().answer()  # type: Optional[Facts]
+        facts = self.ask_facts().answer()  # type: Optional[JobRecord]
         return facts
 
-    def _facts(self, text: str) -> Optional[Facts]:
+    def _facts(self, text: str) -> Optional[JobRecord]:
         self.began = _time(_field(text, "StartTime"))
         return facts_of(text)
 

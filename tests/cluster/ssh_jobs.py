@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.local.attended_files import Entry, Ledger
+from jobs.local.attended_files import Ledger, TaskEntry
 from jobs.schedulers.base import ENDED
 from jobs.sites import Site
 from jobs.spec import JobSpec, Resources
@@ -38,9 +38,9 @@ class Job:
     cluster: Testbed
     folder: Path
 
-    def entry(self, task: int = 0) -> Entry:
+    def entry(self, task: int = 0) -> TaskEntry:
         known = Ledger.read(self.folder)
-        return known.tasks[task] if known else Entry(task)
+        return known.tasks[task] if known else TaskEntry(task)
 
     @property
     def log(self) -> str:
@@ -59,7 +59,7 @@ class Job:
             time.sleep(0.05)
         return time.monotonic() - begun
 
-    def end(self, seconds: float = TRAINING_S) -> Entry:
+    def end(self, seconds: float = TRAINING_S) -> TaskEntry:
         self.wait(lambda: self.entry().state in ENDED, "the end", seconds)
         return self.entry()
 

@@ -21,7 +21,7 @@ from jobs.schedulers.base import TaskState
 from jobs.sites import HERE
 from jobs.spec import JobSpec
 from jobs.store import submitter, sync, tables
-from jobs.store.listing import Listing
+from jobs.store.listing import JobQuery
 from jobs.store.sharing import Viewer
 from jobs.store.store import Store
 from jobs.store.sync import refresh
@@ -229,7 +229,7 @@ def test_pages_of_the_list_and_what_users_did_are_as_in_a_file(store, tmp_path) 
     before = store.stamp(Viewer(submitter.user()))
     first, second = (submit(store, cluster, ARRAY, HERE) for _ in range(2))
     store.record([(second, [TaskState(1, "RUNNING", hosts=("N7",))])])
-    mine = Listing(user=submitter.user(), limit=1)
+    mine = JobQuery(user=submitter.user(), limit=1)
     assert [store.page(mine), store.page(replace(mine, offset=1))] == [
         ([store.get(second.key)], 2),
         ([store.get(first.key)], 2),

@@ -11,15 +11,15 @@ from keras import layers
 from trainer.planning.placement import ways
 from trainer.planning.placement.boxes import Box, whole
 from trainer.planning.placement.layouts import layout
-from trainer.planning.placement.operations import Network
+from trainer.planning.placement.operations import OperationGraph
 from trainer.planning.placement.ways import Layouts
 from trainer.strategies.placed.reading import LOSS
 
 
-def on_random_ranks(seed: int, ranks: int) -> Callable[[Network], Layouts]:
+def on_random_ranks(seed: int, ranks: int) -> Callable[[OperationGraph], Layouts]:
     """Boxes split at random, each on a random rank."""
 
-    def layouts(network: Network) -> Layouts:
+    def layouts(network: OperationGraph) -> Layouts:
         found: Layouts = {}
         for operation in network.operations:
             if not operation.readings:

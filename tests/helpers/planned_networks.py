@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from trainer.planning.hypergraph import reference
-from trainer.planning.placement.operations import Network, Operation, Reading, Weight
+from trainer.planning.placement.operations import Operation, OperationGraph, Reading, Weight
 from trainer.planning.placement.windows import Pointwise, Sliding
 
 SAME = Pointwise()
 
 
-def small(samples: int = 2, length: int = 8) -> Network:
+def small(samples: int = 2, length: int = 8) -> OperationGraph:
     """`x` (n, l, 2), a convolution of kernel 3 to 4 channels, `relu`, `mean` over l, and the loss."""
     volume, features, mean = (samples, length, 2), (samples, length, 4), (samples, 4)
     each = tuple((axis, SAME) for axis in range(3))
     kernel = Weight("conv/kernel", (3, 2, 4), (None, None, 2))
     near = ((0, SAME), (1, Sliding(3, padding="same")), None)
-    return Network(
+    return OperationGraph(
         (
             Operation("x", "input", "x", (), volume),
             Operation(

@@ -17,7 +17,7 @@ from cingulum.cli.submission_check import ServiceChecks
 from cingulum.service import listening
 from cingulum.service.app import create_app
 from cingulum.service.callers import AtSocket
-from cingulum.service.guard import Guard
+from cingulum.service.guard import GuardedApp
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.patience import Patient
 from cingulum.service.runs_now import RunsNow
@@ -45,7 +45,9 @@ def code(answer) -> tuple[int, str]:
 
 
 @contextmanager
-def running(guard: Guard, listener: socket.socket, http: type[asyncio.Protocol] = Patient) -> Iterator[None]:
+def running(
+    guard: GuardedApp, listener: socket.socket, http: type[asyncio.Protocol] = Patient
+) -> Iterator[None]:
     """Answer at a listener in a thread until the end, also of a test that fails."""
     server = listening.server(guard, http)
     # A daemon: a server that does not end fails the test, and does not keep pytest from ending.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from trainer.planning.stages.problem import Problem
+from trainer.planning.stages.problem import StageProblem
 from trainer.planning.stages.schedule import Chunk, order, stages
 
 
@@ -16,13 +16,13 @@ class Played(NamedTuple):
     memory: list[float]
 
 
-def play(problem: Problem, devices: Sequence[int]) -> Played:
+def play(problem: StageProblem, devices: Sequence[int]) -> Played:
     """Return what one assignment comes to."""
     return _Player(problem, devices).play()
 
 
 class _Player:
-    def __init__(self, problem: Problem, devices: Sequence[int]) -> None:
+    def __init__(self, problem: StageProblem, devices: Sequence[int]) -> None:
         self.problem, self.devices, self.stages = problem, devices, stages(devices)
         self.parts = [range(one.start, one.stop) for one in self.stages]
         self.free = [0.0] * problem.devices

@@ -67,7 +67,7 @@ def test_what_stays_ends_all_ranks_until_it_is_mended_and_what_passes_changes_no
         newest = max(tiny_runs.steps(folder))
         assert newest > before or fault == "none", f"{fault} did not strike at step {before + 1}"
         found = checkpoint.find(folder / "checkpoints")
-        assert found == checkpoint.Found(checkpoint.path_of(folder / "checkpoints", newest))
+        assert found == checkpoint.NewestCheckpoint(checkpoint.path_of(folder / "checkpoints", newest))
         for path in whole.iterdir():
             shutil.copyfile(path, shards / path.name)
 

@@ -77,7 +77,7 @@ def test_a_full_disk_is_one_clear_error_on_all_ranks_and_older_checkpoints_stay(
     assert "the checkpoint of step 6 could not be written" in outcome.err
     assert "Traceback" not in outcome.err
     found = checkpoint.find(tmp_path / "run" / "checkpoints")
-    assert found == checkpoint.Found(checkpoint.path_of(tmp_path / "run" / "checkpoints", 4))
+    assert found == checkpoint.NewestCheckpoint(checkpoint.path_of(tmp_path / "run" / "checkpoints", 4))
     assert outcome.seconds < BOUND_S
 
 

@@ -11,7 +11,7 @@ import pytest
 import tiny_runs
 from tiny_runs import PROGRAM, result
 
-from trainer.data.loading.node_scratch import Place
+from trainer.data.loading.node_scratch import ScratchFolder
 from trainer.data.shards.shards import ShardSet
 
 COUNTED = "cached_train.py"
@@ -56,7 +56,7 @@ def test_two_ranks_share_one_copy_and_learn_the_same(tmp_path, shards, plain, la
     assert result(tmp_path / "run")["best_weights_sha256"] == plain["best_weights_sha256"]
     assert facts(tmp_path / "run")["bytes_copied"] == size_of(shards)
     assert "named by $CINGULUM_SCRATCH" in outcome.err
-    assert list(Place.find(tmp_path / "scratch").ours.iterdir()) == []
+    assert list(ScratchFolder.find(tmp_path / "scratch").ours.iterdir()) == []
 
 
 def test_ranks_of_two_hosts_have_a_copy_each(tmp_path, shards, plain, launch):
@@ -80,7 +80,7 @@ def test_a_host_without_scratch_ends_both_ranks_and_is_named(tmp_path, shards, l
         f"error: [rank 1 @ {socket.gethostname()}] {tmp_path}/scratch-1: cannot be used as scratch"
         in outcome.err
     )
-    assert list(Place.find(tmp_path / "scratch-0").ours.iterdir()) == []
+    assert list(ScratchFolder.find(tmp_path / "scratch-0").ours.iterdir()) == []
     assert not (tmp_path / "run").exists()
 
 
@@ -96,10 +96,10 @@ def test_a_damaged_source_ends_both_ranks_and_is_named(tmp_path, launch):
     assert outcome.err.count("error: ") == 1
     assert f"{shards}/shard-00002.h5: is damaged: its checksum does not match" in outcome.err
     assert "Traceback" not in outcome.err
-    assert list(Place.find(tmp_path / "scratch").ours.iterdir()) == []
+    assert list(ScratchFolder.find(tmp_path / "scratch").ours.iterdir()) == []
 
 
-def wait_for_the_dead(place: Place) -> None:
+def wait_for_the_dead(place: ScratchFolder) -> None:
     """mpirun may be gone a moment before the other rank, which it has killed, is."""
     until = time.monotonic() + 10
     while any(copy.in_use for copy in place.contents()) and time.monotonic() < until:
@@ -108,7 +108,7 @@ def wait_for_the_dead(place: Place) -> None:
 
 def test_a_killed_run_goes_on_with_the_copy_it_left_and_without_it(tmp_path, shards, plain, launch):
     (tmp_path / "scratch").mkdir()
-    place = Place.find(tmp_path / "scratch")
+    place = ScratchFolder.find(tmp_path / "scratch")
     changes = {"data__cache": "node-local", "data__scratch": str(place.folder)}
     config = tiny_runs.write_config(tmp_path, shards, "run", **changes)
     assert launch(2, PROGRAM, "kill", 1, 5, config).exit_code == 137

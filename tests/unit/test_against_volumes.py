@@ -10,7 +10,7 @@ import pytest
 from cingulum.cli.train import _summary
 from trainer.report import against_volumes
 from trainer.report.judge_classes import _verdict
-from trainer.report.predictions import Predictions
+from trainer.report.predictions import ClassPredictions
 
 
 def told(tmp_path, network, linear):
@@ -60,7 +60,7 @@ def test_the_verdict_of_a_page_compares_the_very_subjects():
     chance = np.tile([[0.5, 0.5], [0.5, 0.5], [0.4, 0.6], [0.6, 0.4]], (15, 1))
     right = np.stack([1 - true, true], axis=1) * 0.8 + 0.1
     some = [f"sub-{row}" for row in range(60)]
-    found = Predictions(
+    found = ClassPredictions(
         classes=("NC", "AD"), rows=np.arange(60), subjects=tuple(some), true=true, probabilities=chance
     )
     said = _verdict(

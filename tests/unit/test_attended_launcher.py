@@ -11,7 +11,7 @@ from wording import fails_with
 
 from jobs.local import attended_files, processes
 from jobs.local.attended import Attended
-from jobs.local.attended_files import TERMS, Entry, Ledger, Terms
+from jobs.local.attended_files import TERMS, Ledger, TaskEntry, Terms
 from trainer.errors import JobError, LauncherError
 
 
@@ -35,7 +35,7 @@ def job(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / TERMS).write_text(Terms("0" * 16, "test", (("true",),) * 3, "/").to_json())
     states = ("COMPLETED", "FAILED", "RUNNING")
-    Ledger.new("0" * 16, [Entry(k, state=state) for k, state in enumerate(states)]).write(folder)
+    Ledger.new("0" * 16, [TaskEntry(k, state=state) for k, state in enumerate(states)]).write(folder)
     return folder
 
 

@@ -14,12 +14,12 @@ from scipy.spatial.transform import Rotation
 from trainer.config.augment import MOST_ELASTIC, AffineConfig, AugmentConfig, ElasticConfig
 from trainer.data.augment import affine, augment, draw, elastic
 from trainer.data.augment.affine import Affine
-from trainer.data.augment.change import Grid
+from trainer.data.augment.change import VolumeGrid
 from trainer.data.augment.elastic import Elastic
 from trainer.data.augment.streams import Key
 from trainer.data.augment.warping import warp
 
-GRID = Grid((12, 10, 9), (1.0, 1.5, 2.0))
+GRID = VolumeGrid((12, 10, 9), (1.0, 1.5, 2.0))
 RANDOM = np.random.default_rng(3)
 VOLUME = ndimage.gaussian_filter(RANDOM.normal(size=GRID.shape), 1).astype(np.float32)
 TURNED = Affine((10.0, -20.0, 15.0), (1.1, 0.9, 1.05), (0.1, -0.05, 0.08), (1.0, -2.0, 0.5))
@@ -30,7 +30,7 @@ def warped(volume=VOLUME, grid=GRID, moved=None, bent=None, background=-5.0):
     return warp([volume], None, grid, moved, bent, [background])[0][0]
 
 
-def in_mm(moved: Affine, grid: Grid) -> np.ndarray:
+def in_mm(moved: Affine, grid: VolumeGrid) -> np.ndarray:
     """Where tissue at each millimetre goes, 4 x 4, composed of other libraries' parts."""
     turned = Rotation.from_euler("XYZ", moved.rotate, degrees=True).as_matrix()
     sheared = np.array([[1, moved.shear[0], moved.shear[1]], [0, 1, moved.shear[2]], [0, 0, 1]])
@@ -66,7 +66,7 @@ def test_a_shift_of_whole_voxels_moves_tissue_that_way_and_fills_with_background
 def test_an_enlargement_enlarges():
     ball = (np.indices((24, 24, 24)) - 11.5).__pow__(2).sum(axis=0) < 36
     larger = warped(
-        ball.astype(np.float32), Grid((24, 24, 24)), Affine(factors=(1.25, 1.25, 1.25)), None, 0.0
+        ball.astype(np.float32), VolumeGrid((24, 24, 24)), Affine(factors=(1.25, 1.25, 1.25)), None, 0.0
     )
     assert larger.sum() / ball.sum() == pytest.approx(1.25**3, rel=0.03)
 
@@ -81,12 +81,12 @@ def test_no_movement_changes_no_bit():
     assert np.array_equal(warped(moved=Affine(), bent=still), VOLUME)
 
 
-def bent_by(grid: Grid, spacing: float, displacement: float) -> Elastic:
+def bent_by(grid: VolumeGrid, spacing: float, displacement: float) -> Elastic:
     config = ElasticConfig(spacing=spacing, displacement=displacement)
     return elastic.draw(Key(0, 0, 0, "elastic").open(), config, grid)
 
 
-def displacement(bent: Elastic, grid: Grid) -> np.ndarray:
+def displacement(bent: Elastic, grid: VolumeGrid) -> np.ndarray:
     """u in mm, (3, D, H, W), from scipy's B-splines."""
     knots = [(np.arange(count + 4) - 3) * bent.spacing for count in bent.control]
     matrices = [
@@ -111,7 +111,7 @@ def test_an_elastic_change_is_what_scipys_splines_and_interpolation_make(moved):
 
 
 def test_the_largest_displacement_allowed_folds_nothing():
-    grid = Grid((24, 24, 24))
+    grid = VolumeGrid((24, 24, 24))
     for sample in range(10):
         spacing = 6.0
         config = ElasticConfig(spacing=spacing, displacement=MOST_ELASTIC * spacing)

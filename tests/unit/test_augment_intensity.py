@@ -18,12 +18,12 @@ from trainer.config.augment import (
 )
 from trainer.data.augment import augment, cut_out, intensity, kspace
 from trainer.data.augment.affine import Affine
-from trainer.data.augment.change import Grid
+from trainer.data.augment.change import VolumeGrid
 from trainer.data.augment.kspace import Ghosting, Motion
 from trainer.data.augment.streams import Key
 from trainer.data.augment.warping import warp
 
-GRID = Grid((14, 12, 11), (2.0, 2.0, 2.5))
+GRID = VolumeGrid((14, 12, 11), (2.0, 2.0, 2.5))
 BACKGROUND = -1.5
 
 
@@ -78,7 +78,7 @@ def test_a_bias_field_multiplies_what_is_brighter_than_the_background():
 
 def test_gaussian_noise_has_the_drawn_deviation_no_mean_and_no_memory():
     volume = np.zeros((48, 48, 48), np.float32)
-    drawn = intensity.draw_gaussian(stream(), NoiseConfig(deviation=0.3), Grid(volume.shape))
+    drawn = intensity.draw_gaussian(stream(), NoiseConfig(deviation=0.3), VolumeGrid(volume.shape))
     found = drawn.applied(volume, 0.0) / drawn.deviation
     count = found.size
     assert 0 < drawn.deviation <= 0.3

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from trainer.planning.placement import balance, shares, ways
 from trainer.planning.placement.balance import RankSpeeds
-from trainer.planning.placement.operations import Network, Operation, Reading
+from trainer.planning.placement.operations import Operation, OperationGraph, Reading
 from trainer.planning.placement.windows import Pointwise
 from trainer.planning.profile import Device, ProfiledLink
 
@@ -29,7 +29,7 @@ def operation(name, kind, source, channels, flops=0.0):
 
 
 def network():
-    return Network(
+    return OperationGraph(
         (
             Operation("images", "input", "images", (), (2, 8, 8, 3)),
             operation("conv1", "convolution", ("images", 3), 10, 1e7),
@@ -158,6 +158,6 @@ def test_a_division_that_does_not_earn_its_tracing_in_the_updates_that_are_left_
 
 
 def test_a_network_without_convolutions_is_not_divided_anew():
-    dense = Network((network().operations[0],), ("images",))
+    dense = OperationGraph((network().operations[0],), ("images",))
     now = measured(1.0, 4.0)
     assert not balance.is_worth_dividing(dense, now, {}, "speed", master=False, times=9, cost_s=0.0)

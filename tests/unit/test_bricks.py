@@ -20,7 +20,7 @@ from test_shards import rewrite_index
 from wording import fails_with
 
 from trainer.data.shards import bricks, codecs, stored_types
-from trainer.data.shards.layout import Layout
+from trainer.data.shards.layout import StorageLayout
 from trainer.data.shards.shard_writer import ShardWriter
 from trainer.data.shards.shards import ShardSet
 from trainer.data.shards.verify import verify
@@ -243,6 +243,6 @@ def test_what_bricks_add_to_a_volume_counts_for_its_largest_size(tmp_path):
 
 
 def test_numbers_of_bricks_are_in_c_order():
-    layout = Layout((8, 8, 8, 1), stored_types.stored_dtype("float16"), "none", 4)
+    layout = StorageLayout((8, 8, 8, 1), stored_types.stored_dtype("float16"), "none", 4)
     assert bricks.touched(layout, (3, 4, 0), (2, 4, 4)).tolist() == [2, 6]
     assert list(layout.origins())[6] == (4, 4, 0, 0)

@@ -150,7 +150,7 @@ def test_what_a_crash_left_is_removed_whatever_it_is_and_nothing_that_a_link_lea
 def test_another_runs_checkpoint_is_named_and_the_own_one_before_is_taken(tmp_path):
     own = write(tmp_path, 1, run="aaaa")
     other = write(tmp_path, 2, run="bbbb")
-    assert checkpoint.find(tmp_path, "aaaa") == checkpoint.Found(
+    assert checkpoint.find(tmp_path, "aaaa") == checkpoint.NewestCheckpoint(
         own, ((other, "another run wrote it (its run id is 'bbbb', this run's: aaaa)"),)
     )
     assert checkpoint.find(tmp_path).path == other  # run.json is lost: nobody can tell

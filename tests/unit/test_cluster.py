@@ -12,7 +12,7 @@ from jobs import cluster
 from jobs.job import Job
 from jobs.local import hosts as on_hosts
 from jobs.schedulers.base import TaskState
-from jobs.schedulers.cluster_view import Host, Share
+from jobs.schedulers.cluster_view import AccountShare, Host
 from jobs.schedulers.slurm import queue as slurm
 from jobs.spec import JobSpec, Resources
 from trainer.errors import JobError, LauncherError
@@ -58,7 +58,7 @@ def test_hosts_are_told_once_and_those_that_are_drained_have_nothing_free():
     assert (n3.state, n3.usable, n3.gpus_free, n3.cpus_free) == ("drained", False, 0, 0)
     assert n3.reason == 'fan | broken: "x'  # as Slurm keeps it
     assert slurm.shares_in((ANSWERS / "cluster-sshare.txt").read_text(), "root") == (
-        Share("root", None, 0, 0),
+        AccountShare("root", None, 0, 0),
     )
 
 

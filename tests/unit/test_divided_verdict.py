@@ -8,7 +8,7 @@ import pytest
 
 from trainer import config as configuration
 from trainer.telemetry import divided
-from trainer.telemetry.facts import Facts
+from trainer.telemetry.facts import RunFacts
 from trainer.telemetry.intervals import Transfer
 from trainer.telemetry.records import RunTelemetry, Step
 from trainer.telemetry.verdict import Verdict, verdict
@@ -16,11 +16,11 @@ from trainer.telemetry.verdict import Verdict, verdict
 MIB = 2**20
 
 
-def facts(strategy: str = "{name: spatial}", *, ranks: int = 2, batch: int = 2, **known: object) -> Facts:
+def facts(strategy: str = "{name: spatial}", *, ranks: int = 2, batch: int = 2, **known: object) -> RunFacts:
     train = f"{{global_batch: {batch}, strategy: {strategy}}}"
     config = configuration.parse(f"name: made-up\ndata: {{shards: s}}\ntrain: {train}\n")
     given = {"bytes_sent": 8 * MIB, "messages_sent": 40, "flops": (1.0,) * ranks, "parameters": 10**8}
-    return Facts(
+    return RunFacts(
         strategy=config.train.strategy.name,
         hosts=tuple(f"n{rank}" for rank in range(ranks)),
         config=config.model_dump(mode="json"),
@@ -45,7 +45,7 @@ def steps(computing: list[float], *, messages: float = 0.0, read: float = 0.001)
     return RunTelemetry(told)
 
 
-def judge(telemetry: RunTelemetry, known: Facts) -> Verdict:
+def judge(telemetry: RunTelemetry, known: RunFacts) -> Verdict:
     found = verdict(telemetry, known)
     assert found is not None
     return found

@@ -11,7 +11,7 @@ from wording import fails_with
 from trainer.errors import ConfigError
 from trainer.planning.placement.boxes import Box, subtract, whole
 from trainer.planning.placement.exchanges import Redistribution, exchange
-from trainer.planning.placement.layouts import Layout, Piece, cut, grid, layout, replicated
+from trainer.planning.placement.layouts import Piece, TensorLayout, cut, grid, layout, replicated
 from trainer.planning.placement.windows import Sliding
 
 Values = dict[Piece, np.ndarray]
@@ -36,7 +36,7 @@ def adjoint(plan: Redistribution, y: Values) -> Values:
 
 
 @st.composite
-def layouts(draw, shape: tuple[int, ...], ranks: int = 4, *, covers: bool = True) -> Layout:
+def layouts(draw, shape: tuple[int, ...], ranks: int = 4, *, covers: bool = True) -> TensorLayout:
     """Random boxes: split again and again, each part on a random rank, some on a second one as well."""
     parts = [whole(shape)]
     for _ in range(draw(st.integers(0, 5))):
@@ -149,7 +149,7 @@ def test_what_nobody_holds_is_named():
 )
 def test_a_layout_that_is_wrong_is_refused_by_name(pieces, said):
     with pytest.raises(ConfigError, match=said):
-        Layout((4,), tuple(pieces)).check("x")
+        TensorLayout((4,), tuple(pieces)).check("x")
 
 
 def test_a_grid_of_two_axes():

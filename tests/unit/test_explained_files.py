@@ -13,7 +13,7 @@ from trainer.explain import subjects
 from trainer.explain.group import share_outside
 from trainer.explain.page import mostly_outside, scans_of
 from trainer.explain.pictures import peak
-from trainer.explain.regions import Shares, pooled
+from trainer.explain.regions import RegionShares, pooled
 from trainer.explain.subjects import distinct
 from trainer.report.attributions import in_words
 
@@ -84,7 +84,7 @@ def test_subjects_are_explained_with_all_their_scans_and_only_subjects_are_count
 
 
 def test_shares_of_many_scans_of_four_subjects_have_no_interval():
-    shares = [Shares(f"s{k // 5}", 0.2 + k / 100, 0.1, 0.05) for k in range(20)]
+    shares = [RegionShares(f"s{k // 5}", 0.2 + k / 100, 0.1, 0.05) for k in range(20)]
     found = pooled(shares)
     assert (found["n"], found["subjects"], found["trained"]["interval"]) == (20, 4, None)
 

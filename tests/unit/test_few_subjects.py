@@ -10,7 +10,7 @@ import pytest
 from cingulum.cli.inference import lines_of
 from trainer.crossval import tables
 from trainer.crossval.held_out import HeldOut
-from trainer.explain.regions import Shares
+from trainer.explain.regions import RegionShares
 from trainer.explain.regions import pooled as pooled_shares
 from trainer.export.card import figures as card_figures
 from trainer.metrics.classification import classification_metrics
@@ -18,7 +18,7 @@ from trainer.metrics.comparison import auc_difference, compare, stored_metrics
 from trainer.metrics.regression import regression_metrics
 from trainer.metrics.segmentation import segmentation_metrics
 from trainer.metrics.subjects import LEAST, TOO_FEW, Subjects, mean_left_out
-from trainer.metrics.tables import Table
+from trainer.metrics.tables import EvaluationTable
 from trainer.report.judgement import told_interval
 from trainer.run_folder.record import RunFolder
 
@@ -90,7 +90,9 @@ def test_differences_of_few_have_neither_interval_nor_p(tmp_path):
     true, p = two_classes(2)
     rows, people = np.arange(4), tuple("abcd")
     tables = [
-        Table("classification", ("NC", "AD"), rows, people, ("",) * 4, true, values, tmp_path / name, "x")
+        EvaluationTable(
+            "classification", ("NC", "AD"), rows, people, ("",) * 4, true, values, tmp_path / name, "x"
+        )
         for name, values in (("one", p), ("two", p[:, ::-1].copy()))
     ]
     auc = next(pair for pair in compare(tables)["comparisons"] if pair["metric"] == "auc")
@@ -100,7 +102,7 @@ def test_differences_of_few_have_neither_interval_nor_p(tmp_path):
 
 
 def test_shares_of_few_maps_have_no_interval():
-    shares = [Shares(str(k), 0.2 + k / 10, 0.1, 0.05) for k in range(4)]
+    shares = [RegionShares(str(k), 0.2 + k / 10, 0.1, 0.05) for k in range(4)]
     assert pooled_shares(shares)["trained"] == {"mean": pytest.approx(0.35), "interval": None}
 
 

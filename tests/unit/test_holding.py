@@ -15,7 +15,7 @@ from trainer.planning.placement.units import place
 from trainer.report import placement as section
 from trainer.report.figure import table
 from trainer.report.run_page import divided_network
-from trainer.report.story import Story
+from trainer.report.story import ReportMaterial
 
 NETWORK = small()
 
@@ -73,7 +73,7 @@ def story(tmp_path):
             **changes,
         }
         (tmp_path / "plan.json").write_text(json.dumps(plan))
-        return Story(tmp_path, "", {})
+        return ReportMaterial(tmp_path, "", {})
 
     return write
 
@@ -122,4 +122,4 @@ def test_a_run_that_is_not_divided_has_no_section_and_damage_is_a_note(story, tm
     damaged = story(drawing={"rows": 3})
     assert divided_network(damaged) == (None, []) and "plan.json is damaged" in damaged.notes[0]
     (tmp_path / "plan.json").unlink()
-    assert divided_network(Story(tmp_path, "", {})) == (None, [])
+    assert divided_network(ReportMaterial(tmp_path, "", {})) == (None, [])

@@ -10,7 +10,7 @@ from planned_networks import small
 
 from trainer.strategies.placed.hybrid_plan import Division, division_in
 from trainer.telemetry import divided
-from trainer.telemetry.facts import Facts
+from trainer.telemetry.facts import RunFacts
 
 NETWORK = small()
 KNOWN = Division(
@@ -61,7 +61,7 @@ def test_a_division_of_another_network_does_not_fit(partitions):
 
 def proposed(**strategy):
     config = {"train": {"global_batch": 16, "strategy": {"name": "hybrid", **strategy}}}
-    facts = Facts(strategy="hybrid", config=config)
+    facts = RunFacts(strategy="hybrid", config=config)
     return [change for change, _ in divided.uneven(facts, 4)]
 
 

@@ -14,7 +14,7 @@ from wording import fails_with
 
 from trainer.errors import RunError
 from trainer.telemetry import marks, parts, pipeline, records, trace
-from trainer.telemetry.facts import Facts
+from trainer.telemetry.facts import RunFacts
 from trainer.telemetry.intervals import Interval, StepIntervals, Transfer, spent, transfers
 from trainer.telemetry.marks import Call, MarkLayout
 from trainer.telemetry.records import RunTelemetry
@@ -199,7 +199,7 @@ def run_of(*intervals: Interval, ranks: int = 2) -> RunTelemetry:
 
 
 def test_the_verdict_follows_from_intervals():
-    facts = Facts(hosts=("n1", "n2"), bytes_sent=8 * 2**20)
+    facts = RunFacts(hosts=("n1", "n2"), bytes_sent=8 * 2**20)
     found = verdict(run_of(Interval("forward", 9, 12), Interval("wait", 12, 17)), facts)
     assert found is not None and found.bound == "network"
     assert found.gains["network"] == pytest.approx(5 / 8)

@@ -10,14 +10,14 @@ from wording import fails_with
 
 from trainer.data.sources import sources, tables
 from trainer.data.sources.joins import SubjectRows, as_number, id_key, id_order
-from trainer.data.sources.listing import Listing, SourceImage
+from trainer.data.sources.listing import SourceImage, SourceListing
 from trainer.data.sources.map_request import numbered, stated_labels
 from trainer.errors import CingulumError, CohortError, ConfigError
 
 PARTICIPANTS = "participant_id\tage\tsex\tdiagnosis\n"
 
 
-def codes(listing: Listing) -> dict[str, list[str]]:
+def codes(listing: SourceListing) -> dict[str, list[str]]:
     return {name(image): [f.code for f in image.findings] for image in listing.images if image.findings}
 
 
@@ -25,11 +25,11 @@ def name(image: SourceImage) -> str:
     return image.subject if image.session is None else f"{image.subject} {image.session}"
 
 
-def labels(listing: Listing) -> dict[str, str | None]:
+def labels(listing: SourceListing) -> dict[str, str | None]:
     return {name(image): image.label for image in listing.images}
 
 
-def messages(listing: Listing, code: str) -> list[str]:
+def messages(listing: SourceListing, code: str) -> list[str]:
     return [finding.message for finding in listing.findings if finding.code == code]
 
 

@@ -19,7 +19,7 @@ from trainer.data.shards import codecs, shard_image
 from trainer.data.shards.shard_writer import ShardWriter
 from trainer.data.shards.shards import ShardSet
 from trainer.data.shards.summary import summary
-from trainer.data.shards.verify import Problem, verify
+from trainer.data.shards.verify import ShardFault, verify
 from trainer.errors import ShardError
 
 MAPPED = dataclasses.replace(META, map_classes=CLASSES)
@@ -128,7 +128,7 @@ def test_a_flipped_byte_of_a_map_names_it_and_leaves_the_volume_readable(tmp_pat
     shards.read(4)
     assert np.array_equal(shards.read_map(3), map_of(3))
     assert verify(tmp_path) == [
-        Problem("shard-00001.h5", "label map: its checksum does not match", 4, "sub-04")
+        ShardFault("shard-00001.h5", "label map: its checksum does not match", 4, "sub-04")
     ]
 
 

@@ -10,16 +10,16 @@ from made_images import bids, nifti
 from wording import fails_with
 
 from trainer.data.sources import sources
-from trainer.data.sources.listing import Listing
+from trainer.data.sources.listing import SourceListing
 from trainer.data.sources.source_adni import AdniRequest
 from trainer.errors import CohortError
 
 
-def labels(listing: Listing) -> list[str | None]:
+def labels(listing: SourceListing) -> list[str | None]:
     return [image.label for image in listing.images]
 
 
-def messages(listing: Listing, code: str) -> list[str]:
+def messages(listing: SourceListing, code: str) -> list[str]:
     return [finding.message for finding in listing.findings if finding.code == code]
 
 

@@ -10,11 +10,11 @@ from jobs.home import new_token
 from jobs.schedulers.base import TaskState
 from jobs.spec import JobSpec
 from jobs.store import submitter
-from jobs.store.listing import Listing
+from jobs.store.listing import JobQuery
 from jobs.store.store import Store
 
 SPEC = JobSpec(name="b", kind="train", tasks=(("cingulum",),), folder="/work")
-MINE = Listing(user=submitter.user())
+MINE = JobQuery(user=submitter.user())
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_search_looks_at_names_ids_kinds_and_hosts_for_the_very_letters(full):
 
 def test_states_and_users_are_filters(full):
     assert numbers(full, states=("RUNNING", "FAILED")) == [4, 2]
-    assert full.page(Listing(user="somebody else")) == ([], 0)
+    assert full.page(JobQuery(user="somebody else")) == ([], 0)
 
 
 def test_what_users_did_is_kept_in_order_with_who_and_when(full):

@@ -12,14 +12,14 @@ import pytest
 from wording import fails_with
 
 from cingulum.cli import app
-from trainer.data.loading.node_scratch import Lock, Place, lock_of
+from trainer.data.loading.node_scratch import Lock, ScratchFolder, lock_of
 from trainer.errors import ScratchError
 
 HASH = "c0ffee"
 
 
-def place(folder: Path) -> Place:
-    return Place.find(folder)
+def place(folder: Path) -> ScratchFolder:
+    return ScratchFolder.find(folder)
 
 
 def copy_in(folder: Path, name: str = HASH, *, whole: bool = True) -> Path:
@@ -33,11 +33,11 @@ def copy_in(folder: Path, name: str = HASH, *, whole: bool = True) -> Path:
 
 def test_the_configuration_is_asked_first_then_the_environment_then_the_system(tmp_path):
     environment = {"TMPDIR": "/t", "SLURM_TMPDIR": "/s", "CINGULUM_SCRATCH": "/c"}
-    found = [Place.find(tmp_path, environment)]
+    found = [ScratchFolder.find(tmp_path, environment)]
     for name in ("CINGULUM_SCRATCH", "SLURM_TMPDIR", "TMPDIR"):
-        found.append(Place.find(None, environment))
+        found.append(ScratchFolder.find(None, environment))
         del environment[name]
-    found.append(Place.find(None, {"TMPDIR": ""}))
+    found.append(ScratchFolder.find(None, {"TMPDIR": ""}))
     assert [(str(each.folder), each.chosen_by) for each in found[:-1]] == [
         (str(tmp_path), "data.scratch"),
         ("/c", "$CINGULUM_SCRATCH"),
@@ -56,7 +56,7 @@ def test_our_folder_is_ours_alone(tmp_path):
 
 def test_a_missing_place_is_named_with_who_named_it(tmp_path):
     with fails_with(ScratchError) as error:
-        Place.find(None, {"SLURM_TMPDIR": str(tmp_path / "gone")}).open()
+        ScratchFolder.find(None, {"SLURM_TMPDIR": str(tmp_path / "gone")}).open()
     assert "It comes from $SLURM_TMPDIR" in error.value.cure
     assert error.value.exit_code == 2
 
@@ -67,7 +67,9 @@ def test_a_file_is_no_place(tmp_path):
         place(tmp_path / "file").open()
 
 
-@pytest.mark.parametrize("use", [Place.open, Place.contents, lambda place: place.contents(clean=True)])
+@pytest.mark.parametrize(
+    "use", [ScratchFolder.open, ScratchFolder.contents, lambda place: place.contents(clean=True)]
+)
 def test_a_link_in_our_place_is_refused_and_what_it_leads_to_is_untouched(tmp_path, use):
     victim = tmp_path / "victim"
     victim.mkdir(mode=0o700)

@@ -8,7 +8,7 @@ from wording import fails_with
 
 from trainer.errors import ImageError, RunError
 from trainer.inference import results
-from trainer.inference.requests import Request, file_names
+from trainer.inference.requests import SubjectImages, file_names
 from trainer.inference.results import Results
 
 
@@ -38,8 +38,8 @@ def test_a_cell_that_is_no_number_is_damage(tmp_path):
         resumed(path, "regression", {"predicted": "often"})
 
 
-def requests(*names: str) -> list[Request]:
-    return [Request(name, (Path(name),)) for name in names]
+def requests(*names: str) -> list[SubjectImages]:
+    return [SubjectImages(name, (Path(name),)) for name in names]
 
 
 def test_label_maps_are_told_apart_by_their_folders():

@@ -16,7 +16,7 @@ from wording import fails_with
 
 from jobs.local import attended, attended_files, processes
 from jobs.local.attended import Attended
-from jobs.local.attended_files import TERMS, Entry, Ledger, Terms
+from jobs.local.attended_files import TERMS, Ledger, TaskEntry, Terms
 from trainer.errors import LauncherError
 
 
@@ -65,7 +65,7 @@ def test_what_carries_a_mark_is_ended_and_nothing_else(sleeper, tmp_path) -> Non
 def lost(folder: Path, token: str, **entry) -> None:
     folder.mkdir()
     (folder / TERMS).write_text(Terms(token, "test", (("true",),), "/").to_json())
-    Ledger.new(token, [Entry(0, **entry)]).write(folder)
+    Ledger.new(token, [TaskEntry(0, **entry)]).write(folder)
 
 
 def test_who_finds_a_dead_attendant_ends_what_it_left(sleeper, tmp_path) -> None:

@@ -165,7 +165,7 @@ def test_the_cohort_counts_people_once_and_scans_each(whole):
 
 
 def test_unknown_ages_and_sites_are_dashes(tmp_path):
-    group = cohort.Group("test", "all", 3, 3)
+    group = cohort.CohortGroup("test", "all", 3, 3)
     assert (group.age_words, group.sex_words, group.site_words) == ("–", "–", "–")
 
 

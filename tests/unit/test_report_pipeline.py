@@ -12,7 +12,7 @@ from trainer.report import pipeline, run_page
 from trainer.report.axes import Mark
 from trainer.report.figure import Figure
 from trainer.report.paper import write_png
-from trainer.report.story import Story, read
+from trainer.report.story import ReportMaterial, read
 from trainer.run_folder.run_record import RunRecord
 
 RANKS, MICRO_BATCHES = 3, 4
@@ -23,8 +23,8 @@ def run(tmp_path):
     return add_pipeline(tmp_path, RANKS, MICRO_BATCHES)
 
 
-def drawn(run, hosts: tuple[str, ...] = ()) -> tuple[Figure | None, Story]:
-    story = Story(run, "", {}, RunRecord(hosts=list(hosts)))
+def drawn(run, hosts: tuple[str, ...] = ()) -> tuple[Figure | None, ReportMaterial]:
+    story = ReportMaterial(run, "", {}, RunRecord(hosts=list(hosts)))
     return pipeline.of(story), story
 
 

@@ -12,7 +12,7 @@ from made_up_run import make_run, shells
 
 from trainer.metrics.regression import regression_metrics
 from trainer.report import case_maps, cases, predictions, slices
-from trainer.report.predictions import Overlaps, Predictions, Values
+from trainer.report.predictions import ClassPredictions, Overlaps, Values
 from trainer.report.run_page import render
 from trainer.report.story import read
 
@@ -125,7 +125,7 @@ def test_the_worst_of_a_classification_are_the_surest_mistakes():
     called = np.array([0, 0, 1, 1, 0, 1, 0, 1])
     true = np.array([0, 0, 1, 1, 1, 0, 1, 1])
     shares = np.stack([np.where(called == 0, sure, 1 - sure), np.where(called == 1, sure, 1 - sure)], axis=1)
-    found = Predictions(("NC", "AD"), np.arange(8), tuple("abcdefgh"), true, shares)
+    found = ClassPredictions(("NC", "AD"), np.arange(8), tuple("abcdefgh"), true, shares)
     assert cases.worst(found) == [(4, "surest mistake"), (5, "another sure mistake"), (6, "a mistake")]
     assert [i for i, _ in cases.typical(found)] == [0, 2, 7, 3]
 

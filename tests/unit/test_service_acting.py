@@ -43,7 +43,7 @@ def files() -> list[Path]:
 
 
 def test_a_submission_has_the_options_of_the_command_line():
-    fields = {field.name: field.default for field in dataclasses.fields(submitting.Request)}
+    fields = {field.name: field.default for field in dataclasses.fields(submitting.SubmissionRequest)}
     mine = {name: field.default for name, field in asking.Submission.model_fields.items()}
     assert {**mine, "overrides": (), "after": ()} == {**fields, "config": mine["config"]}
 

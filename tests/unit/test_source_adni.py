@@ -10,20 +10,20 @@ from adni_download import add, collection, download, image, row, visits
 from wording import fails_with
 
 from trainer.data.sources import sources
-from trainer.data.sources.listing import Listing
+from trainer.data.sources.listing import SourceListing
 from trainer.data.sources.source_adni import AdniRequest
 from trainer.errors import CohortError, ConfigError
 
 
-def labels(listing: Listing) -> dict[str, str | None]:
+def labels(listing: SourceListing) -> dict[str, str | None]:
     return {image.subject: image.label for image in listing.images}
 
 
-def codes(listing: Listing) -> list[list[str]]:
+def codes(listing: SourceListing) -> list[list[str]]:
     return [[finding.code for finding in image.findings] for image in listing.images]
 
 
-def messages(listing: Listing) -> str:
+def messages(listing: SourceListing) -> str:
     return "\n".join(finding.message for finding in listing.findings)
 
 

@@ -11,11 +11,11 @@ from made_images import affine, bids, head, image_of, nifti
 from wording import fails_with
 
 from trainer.data.sources import sources
-from trainer.data.sources.listing import Listing
+from trainer.data.sources.listing import SourceListing
 from trainer.errors import CohortError
 
 
-def codes(listing: Listing) -> list[list[str]]:
+def codes(listing: SourceListing) -> list[list[str]]:
     return [[finding.code for finding in image.findings] for image in listing.images]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stage_player import play
 
 from trainer.planning.stages.instances import FAMILIES, drawn
-from trainer.planning.stages.problem import SCHEDULES, Problem
+from trainer.planning.stages.problem import SCHEDULES, StageProblem
 from trainer.planning.stages.schedule import Chunk, order, stages
 from trainer.planning.stages.steps import fitness, longest_s, memory, overflow, step_s
 
@@ -33,7 +33,7 @@ def chain(partitions=2, devices=2, micro_batches=1, **changed):
         "memory_bytes": np.full(d, np.inf), "micro_batches": micro_batches, "schedule": "1f1b",
         "reduced_s": np.zeros((p, d)),
     }  # fmt: skip
-    return Problem(**(fields | changed))
+    return StageProblem(**(fields | changed))
 
 
 @st.composite

@@ -16,7 +16,7 @@ from trainer.metrics.classification import auc_left_out, classification_metrics
 from trainer.metrics.regression import regression_metrics
 from trainer.metrics.segmentation import segmentation_metrics
 from trainer.metrics.subjects import Subjects, exchange_p, left_out, mean_left_out, share_interval, wilson
-from trainer.metrics.tables import Table
+from trainer.metrics.tables import EvaluationTable
 
 Z = norm.ppf(0.975)
 
@@ -52,7 +52,7 @@ def compared(told: Answers) -> dict:
     """As `cingulum compare` does."""
     n = len(told.true)
     tables = [
-        Table(
+        EvaluationTable(
             "classification", ("NC", "AD"), np.arange(n), tuple(told.people), ("",) * n, told.true,
             np.stack([1 - p, p], axis=1), Path(name), "x"
         )

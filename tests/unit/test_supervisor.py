@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from jobs.schedulers.slurm import supervisor_files
-from jobs.supervisor.decisions import Facts, Start, is_spent, judge, word_of_slurm
+from jobs.supervisor.decisions import JobRecord, JobStart, is_spent, judge, word_of_slurm
 from jobs.supervisor.slurm_calls import facts_of
 
 
@@ -47,18 +47,18 @@ def test_as_many_starts_may_fail_as_are_allowed():
 @pytest.mark.parametrize(
     ("facts", "owns", "acts", "changes"),
     [
-        (Facts("RUNNING", 1, "n1"), True, True, True),
-        (Facts("RUNNING", 1), True, True, True),
-        (Facts("COMPLETING", 1, "n1"), True, False, True),
-        (Facts("RUNNING", 1, "n2"), False, False, False),
-        (Facts("PENDING", 2), False, False, True),
-        (Facts("RUNNING", 2, "n1"), False, False, False),
-        (Facts("RUNNING", 0, "n1"), False, False, False),
-        (Facts("PENDING", 3), False, False, False),
+        (JobRecord("RUNNING", 1, "n1"), True, True, True),
+        (JobRecord("RUNNING", 1), True, True, True),
+        (JobRecord("COMPLETING", 1, "n1"), True, False, True),
+        (JobRecord("RUNNING", 1, "n2"), False, False, False),
+        (JobRecord("PENDING", 2), False, False, True),
+        (JobRecord("RUNNING", 2, "n1"), False, False, False),
+        (JobRecord("RUNNING", 0, "n1"), False, False, False),
+        (JobRecord("PENDING", 3), False, False, False),
     ],
 )
 def test_a_start_does_only_what_slurm_still_means_it_to(facts, owns, acts, changes):
-    start = Start(1, "n1")
+    start = JobStart(1, "n1")
     assert (start.owns(facts), start.may_act(facts), start.may_change_next(facts)) == (owns, acts, changes)
 
 
@@ -70,7 +70,7 @@ SAID = (
 
 
 def test_fields_are_read_before_what_users_chose():
-    assert facts_of(SAID.format("None")) == Facts("RUNNING", 2, "n3", "", False, "n9")
+    assert facts_of(SAID.format("None")) == JobRecord("RUNNING", 2, "n3", "", False, "n9")
 
 
 @pytest.mark.parametrize(("at", "preempted"), [("2026-01-02T00:00:09", True), ("2026-01-01T00:00:00", False)])

@@ -13,7 +13,7 @@ from wording import fails_with
 
 from trainer.errors import RunError
 from trainer.telemetry import json_lines, records, trace
-from trainer.telemetry.facts import Facts
+from trainer.telemetry.facts import RunFacts
 from trainer.telemetry.intervals import Interval, StepIntervals, Transfer
 from trainer.telemetry.records import HostEpoch, ServerStep, Step
 from trainer.telemetry.verdict import verdict
@@ -100,7 +100,7 @@ def test_telemetry_of_the_first_version_is_read() -> None:
     assert all(step.transfers == () for own in found.steps.values() for step in own)
     assert found.servers[0][3] == ServerStep(4, 5.6e-05, 0.001545, 0.002735, 0.020923)
     assert found.hosts["n2"][0].ranks == (1,)
-    judged = verdict(found, Facts(hosts=("n1", "n2"), bytes_sent=4720))
+    judged = verdict(found, RunFacts(hosts=("n1", "n2"), bytes_sent=4720))
     assert judged is not None and (judged.bound, judged.cause) == ("network", "small steps")
 
 

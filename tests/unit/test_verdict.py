@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trainer import config as configuration
-from trainer.telemetry.facts import Facts
+from trainer.telemetry.facts import RunFacts
 from trainer.telemetry.losses import losses
 from trainer.telemetry.records import HostEpoch, RunTelemetry, ServerStep, Step
 from trainer.telemetry.verdict import verdict
@@ -20,7 +20,7 @@ data: {shards: s, augment: {motion: {probability: 0.4}}}
 train: {global_batch: 8, strategy: {reduction: grouped}}
 """
 CONFIG = configuration.parse(TEXT).model_dump(mode="json")
-FACTS = Facts(hosts=("n1", "n2", "n3", "n4"), bytes_sent=8 * 2**20, config=CONFIG)
+FACTS = RunFacts(hosts=("n1", "n2", "n3", "n4"), bytes_sent=8 * 2**20, config=CONFIG)
 
 
 def steps(
@@ -63,7 +63,7 @@ def host(cpu_percent: float, cores: int = 2, **changes: object) -> dict[str, tup
     return {"n1": (dataclasses.replace(epoch, **changes),)}
 
 
-def judge(telemetry: RunTelemetry, facts: Facts = FACTS):
+def judge(telemetry: RunTelemetry, facts: RunFacts = FACTS):
     found = verdict(telemetry, facts)
     assert found is not None
     json.dumps(found.json(), allow_nan=False)
@@ -199,7 +199,7 @@ def serving(*servers: tuple[float, float, float, float]) -> dict[int, tuple[Serv
     return {k: tuple(ServerStep(n, *times) for n in range(1, 9)) for k, times in enumerate(servers)}
 
 
-def facts_of_servers(count: int, **changes: object) -> Facts:
+def facts_of_servers(count: int, **changes: object) -> RunFacts:
     return dataclasses.replace(FACTS, strategy="parameter-server", servers=count, **changes)
 
 
@@ -246,4 +246,4 @@ def test_a_run_of_first_steps_only_has_no_verdict():
 
 
 def test_without_a_known_configuration_nothing_is_proposed():
-    assert judge(steps([0.5] * 2, wire=0.5), Facts()).settings == ()
+    assert judge(steps([0.5] * 2, wire=0.5), RunFacts()).settings == ()

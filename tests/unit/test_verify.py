@@ -17,7 +17,7 @@ from trainer.data.shards import codecs, shard_image
 from trainer.data.shards.shard_writer import ShardWriter
 from trainer.data.shards.shards import ShardSet
 from trainer.data.shards.summary import summary
-from trainer.data.shards.verify import Problem, verify
+from trainer.data.shards.verify import ShardFault, verify
 from trainer.errors import ShardError
 
 
@@ -32,7 +32,7 @@ def test_an_undamaged_set_has_no_problems(tmp_path, codec):
 def test_a_damaged_volume_is_named_with_its_subject(tmp_path):
     volume = make_shard_set(tmp_path).volumes[7]
     flip_byte(tmp_path / volume.shard, volume.offset + 3)
-    assert verify(tmp_path) == [Problem("shard-00001.h5", "its checksum does not match", 7, "sub-07")]
+    assert verify(tmp_path) == [ShardFault("shard-00001.h5", "its checksum does not match", 7, "sub-07")]
 
 
 def test_every_byte_counts(tmp_path):

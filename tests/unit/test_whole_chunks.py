@@ -17,7 +17,7 @@ from wording import fails_with
 
 from trainer.data.shards import codecs, thread_memory
 from trainer.data.shards.stored_bytes import ReadFault
-from trainer.data.shards.whole_chunks import Place, WholeChunks
+from trainer.data.shards.whole_chunks import ChunkPlace, WholeChunks
 from trainer.errors import ShardError
 
 
@@ -103,7 +103,7 @@ def test_a_stated_xxh3_decides_alone_and_from_the_first_reading_on(monkeypatch):
     told = Told(chunk)
     chunks = WholeChunks(told, "none")
     monkeypatch.setattr("hashlib.sha256", None)  # slow: must not be called where XXH3 is known
-    place = Place("s", 0, 8, "", xxhash.xxh3_64_hexdigest(chunk))
+    place = ChunkPlace("s", 0, 8, "", xxhash.xxh3_64_hexdigest(chunk))
     out = np.empty(8, np.float32)
     chunks.read_into(place, (8,), np.dtype(np.uint8), out)
     assert out.tolist() == list(range(8))
@@ -115,7 +115,7 @@ def test_a_stated_xxh3_decides_alone_and_from_the_first_reading_on(monkeypatch):
 def test_values_that_are_not_finite_come_out_at_every_reading():
     stored = np.array([1, np.inf, -2, np.nan], np.float16)
     chunk = stored.tobytes()
-    place = Place("s", 0, len(chunk), "", xxhash.xxh3_64_hexdigest(chunk))
+    place = ChunkPlace("s", 0, len(chunk), "", xxhash.xxh3_64_hexdigest(chunk))
     chunks = WholeChunks(Told(chunk), "none")
     for _ in range(2):
         out = np.empty(4, np.float32)
@@ -126,7 +126,7 @@ def test_values_that_are_not_finite_come_out_at_every_reading():
 def test_scaled_values_are_multiplied_and_never_taken_as_they_are():
     stored = np.array([-3, 0, 5, 16383], np.int16)
     chunk = stored.tobytes()
-    place = Place("s", 0, len(chunk), "", xxhash.xxh3_64_hexdigest(chunk))
+    place = ChunkPlace("s", 0, len(chunk), "", xxhash.xxh3_64_hexdigest(chunk))
     for kind in (np.float32, np.float64, np.int16):
         out = np.empty(4, kind)
         WholeChunks(Told(chunk), "none").read_into(place, (4,), stored.dtype, out, scale=2.0)

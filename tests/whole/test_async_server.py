@@ -11,7 +11,7 @@ from trainer.errors import ConfigError
 from trainer.ranks.world import World
 from trainer.strategies.async_servers import async_state as state
 from trainer.strategies.async_servers.async_server import Held, Shard
-from trainer.strategies.async_servers.async_state import Shares
+from trainer.strategies.async_servers.async_state import VariableShares
 from trainer.strategies.async_servers.async_worker import Gradients
 from trainer.strategies.data import DistributedModel
 from trainer.strategies.learner import Setup
@@ -57,7 +57,7 @@ def test_one_worker_and_its_servers_do_what_one_process_does(servers, accumulati
     alone = network()
     plain = DistributedModel(Setup(alone, optimizer(alone, accumulation), World(), cross_entropy(), hits))
     worker = network()
-    shares = Shares(worker, servers)
+    shares = VariableShares(worker, servers)
     parts = []
     for server in range(servers):
         model = network()
@@ -108,7 +108,7 @@ def test_a_further_server_learns_from_server_0_by_which_cycles_the_rate_goes():
         rule = RunSchedule("cosine", 0.1, steps_per_epoch=2, cycles=cycles)
         own = keras.optimizers.SGD(rule, momentum=0.9)
         own.build(model.trainable_variables)
-        return Held(model, own, Shares(model, 2), 1), own
+        return Held(model, own, VariableShares(model, 2), 1), own
 
     main, first = held([(0, 3), (3, 2)])
     further, second = held([(0, 5)])
@@ -121,7 +121,7 @@ def test_a_further_server_learns_from_server_0_by_which_cycles_the_rate_goes():
 
 def test_more_servers_than_variables_are_refused():
     with fails_with(ConfigError):
-        Shares(network(), 20)
+        VariableShares(network(), 20)
 
 
 def test_messages_keep_header_and_values():

@@ -15,7 +15,7 @@ import pytest
 from jobs.local import attendant as attendant_module
 from jobs.local import attended_files, attended_task, processes
 from jobs.local.attendant import Attendant
-from jobs.local.attended_files import Entry, Ledger, Terms
+from jobs.local.attended_files import Ledger, TaskEntry, Terms
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 
@@ -96,7 +96,7 @@ def test_it_ends_with_its_tasks_where_somebody_removed_the_folder(attendant, tmp
 def test_a_job_that_completes_while_it_is_looked_at_is_waited_for(attendant, tmp_path, monkeypatch) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    first = Ledger.new("0" * 16, [Entry(0, state="RUNNING")])
+    first = Ledger.new("0" * 16, [TaskEntry(0, state="RUNNING")])
     first.write(other)
 
     def is_attended(folder: Path) -> bool:
@@ -110,7 +110,7 @@ def test_a_job_that_completes_while_it_is_looked_at_is_waited_for(attendant, tmp
     assert one.tasks[0].entry.state == "COMPLETED"
 
 
-def runs_on_hosts(attendant, tmp_path: Path, up: str, **changes) -> Entry:
+def runs_on_hosts(attendant, tmp_path: Path, up: str, **changes) -> TaskEntry:
     """The end of a job whose hosts answer where a file of their name is there."""
     for name in up.split():
         (tmp_path / name).touch()
@@ -209,7 +209,7 @@ def test_another_job_whose_state_cannot_be_read_for_a_moment_is_waited_for(
 ) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    Ledger.new("0" * 16, [Entry(0, state="COMPLETED")]).write(other)
+    Ledger.new("0" * 16, [TaskEntry(0, state="COMPLETED")]).write(other)
     plain, failures = attended_files.is_attended, [errno.ESTALE, errno.EIO]
 
     def is_attended(folder: Path) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jobs.local import attended_files, attended_task, processes
-from jobs.local.attended_files import Entry, Terms
+from jobs.local.attended_files import TaskEntry, Terms
 from jobs.local.attended_task import AttendedTask
 from jobs.supervisor import progress
 
@@ -24,7 +24,7 @@ TERMS = Terms("0" * 16, "test", (("sleep", "600"),), "/", grace_s=5)
 def task(tmp_path: Path):
     made = []
 
-    def make(*command: str, entry: Entry | None = None, **changes) -> AttendedTask:
+    def make(*command: str, entry: TaskEntry | None = None, **changes) -> AttendedTask:
         agreed = dataclasses.replace(TERMS, token=tmp_path.name, **changes)
         agreed = dataclasses.replace(agreed, commands=(command,)) if command else agreed
         made.append(AttendedTask(tmp_path, agreed, 0, entry, 0o077))
@@ -58,7 +58,7 @@ def test_a_task_that_ended_a_moment_before_it_is_told_to_save_has_completed(task
 
 
 def test_a_lost_job_may_fail_as_often_as_a_new_one_after_a_requeue(task) -> None:
-    lost = Entry(0, state="RUNNING", failures=3, lost_hosts=("n1",))
+    lost = TaskEntry(0, state="RUNNING", failures=3, lost_hosts=("n1",))
     one = task("false", entry=lost, requeues=1)
     assert one.entry.state == "REQUEUED"
     one.requeue()
@@ -68,7 +68,7 @@ def test_a_lost_job_may_fail_as_often_as_a_new_one_after_a_requeue(task) -> None
     assert one.entry.state == "REQUEUED"
 
 
-def ended(one: AttendedTask) -> Entry:
+def ended(one: AttendedTask) -> TaskEntry:
     wait(lambda: has_ended(one), "the end")
     return one.entry
 
@@ -262,11 +262,11 @@ def test_who_was_told_to_save_and_could_not_did_not_fail(task) -> None:
 
 def test_a_failure_that_its_attendant_did_not_live_to_judge_is_counted_with_its_cause(task) -> None:
     """It was killed while it asked hosts that do not answer."""
-    left = Entry(0, state="RUNNING", exit_code=3, reason="rank 1 @ n2: the disk is full", restarts=1)
+    left = TaskEntry(0, state="RUNNING", exit_code=3, reason="rank 1 @ n2: the disk is full", restarts=1)
     one = task("true", entry=left)
     assert (one.entry.state, one.entry.failures) == ("REQUEUED", 1)
     assert one.entry.reason == "rank 1 @ n2: the disk is full"
-    spent = Entry(0, state="RUNNING", exit_code=3, reason="the disk is full", failures=9)
+    spent = TaskEntry(0, state="RUNNING", exit_code=3, reason="the disk is full", failures=9)
     assert task("true", entry=spent).entry.state == "FAILED"
 
 

@@ -15,7 +15,7 @@ from wording import fails_with
 
 from trainer import config
 from trainer.data.loading import memory
-from trainer.data.loading.node_scratch import Lock, Place, lock_of
+from trainer.data.loading.node_scratch import Lock, ScratchFolder, lock_of
 from trainer.data.loading.patches import Patches
 from trainer.data.shards.shards import ShardSet
 from trainer.data.splits.splits import Split
@@ -113,7 +113,7 @@ def test_from_scratch_the_same_is_read_and_nothing_is_left(shards, scratch):
     assert shards.bytes_read == 0
     assert f"{scratch}/cingulum-" in told.notes[0] and "data.scratch" in told.notes[0]
     assert f"copied to {World().host} in" in told.notes[1]
-    assert list(Place.find(scratch).ours.iterdir()) == []
+    assert list(ScratchFolder.find(scratch).ours.iterdir()) == []
 
 
 def test_a_copy_that_is_kept_is_used_again_and_by_evaluation(shards, scratch):
@@ -128,7 +128,7 @@ def test_a_copy_that_is_kept_is_used_again_and_by_evaluation(shards, scratch):
     with caching.found(run_config(shards.path, *options), data_of(shards), World()) as data:
         data.shards.read(0)
     assert shards.bytes_read == 0
-    assert len(Place.find(scratch).contents()) == 1
+    assert len(ScratchFolder.find(scratch).contents()) == 1
 
 
 def test_evaluation_makes_no_copy(shards, scratch):
@@ -163,7 +163,7 @@ def test_a_place_that_cannot_be_used_ends_the_run(shards, tmp_path):
 
 def test_a_copy_without_progress_ends_the_run_with_the_host(shards, scratch):
     """Another process holds the lock and does nothing."""
-    copy = Place.find(scratch).open() / shards.content_hash
+    copy = ScratchFolder.find(scratch).open() / shards.content_hash
     held = Lock.take(lock_of(copy), alone=True)
     options = ("data.cache=node-local", f"data.scratch={scratch}", "guards.timeout_s=0.3")
     with pytest.raises(Agreed) as agreed, cached(shards, *options):
@@ -184,7 +184,7 @@ def test_who_is_told_to_stop_stops_copying(shards, scratch):
 
 def test_a_copy_made_by_another_process_meanwhile_is_progress(shards, scratch):
     """What lies in the folder grows, so that who waits for it is not stuck."""
-    copy = Place.find(scratch).open() / shards.content_hash
+    copy = ScratchFolder.find(scratch).open() / shards.content_hash
     held = Lock.take(lock_of(copy), alone=True)
     copy.mkdir(mode=0o700)
     beats = 0

@@ -81,11 +81,11 @@ def test_the_model_in_a_checkpoint_is_an_ordinary_keras_model(tmp_path):
 
 def test_the_newest_checkpoint_is_found(tmp_path):
     paths = save_steps(tmp_path, 2, 10, 4)
-    assert checkpoint.find(tmp_path) == checkpoint.Found(paths[1])
+    assert checkpoint.find(tmp_path) == checkpoint.NewestCheckpoint(paths[1])
 
 
 def test_an_empty_folder_holds_no_checkpoint(tmp_path):
-    assert checkpoint.find(tmp_path / "none") == checkpoint.Found(None)
+    assert checkpoint.find(tmp_path / "none") == checkpoint.NewestCheckpoint(None)
 
 
 @pytest.mark.parametrize("name", ["model.keras", "optimizer.npz", "rng.npz", "cursor.json"])

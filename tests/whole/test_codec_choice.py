@@ -21,7 +21,7 @@ from trainer.data.importing.codec_choice import MeasuredCodec, choose, disk_spee
 from trainer.data.importing.import_request import ImportRequest
 from trainer.data.importing.importing import run
 from trainer.data.shards import codecs, stored_types
-from trainer.data.shards.layout import Layout
+from trainer.data.shards.layout import StorageLayout
 from trainer.data.shards.shards import ShardSet
 from trainer.data.shards.verify import verify
 from trainer.errors import CingulumError, CohortError, ShardError
@@ -74,7 +74,7 @@ def test_of_codecs_as_fast_as_each_other_the_smallest_is_taken():
 def test_a_slow_disk_wants_small_volumes_and_a_fast_one_quick_decoding(monkeypatch, tmp_path, bricks):
     shape = (12, 12, 12, 1)
     arrays = [volume_of(row, shape) for row in range(3)]
-    layout = Layout(shape, stored_types.stored_dtype("float16"), "gzip", bricks)
+    layout = StorageLayout(shape, stored_types.stored_dtype("float16"), "gzip", bricks)
     monkeypatch.setattr(codec_choice, "disk_speed", lambda folder: 1.0)
     slow = choose(arrays, layout, tmp_path, threads=2)
     sizes = {row.codec: row.stored_bytes for row in slow.measured}
@@ -96,7 +96,9 @@ def test_a_slow_disk_wants_small_volumes_and_a_fast_one_quick_decoding(monkeypat
 def test_every_type_can_be_measured(monkeypatch, tmp_path, dtype):
     monkeypatch.setattr(codec_choice, "disk_speed", lambda folder: 1e9)
     given = volume_of(0, dtype="float16" if dtype == "float16" else "float32")
-    choice = choose([given], Layout(given.shape, stored_types.stored_dtype(dtype), "none"), tmp_path, 1)
+    choice = choose(
+        [given], StorageLayout(given.shape, stored_types.stored_dtype(dtype), "none"), tmp_path, 1
+    )
     assert choice.measured[0].stored_bytes == given.size * stored_types.stored_dtype(dtype).itemsize
 
 

@@ -59,7 +59,7 @@ def write_table(run: Path, header: list[str], lines: list[list]) -> Path:
     return run
 
 
-def read(*runs: Path) -> list[tables.Table]:
+def read(*runs: Path) -> list[tables.EvaluationTable]:
     return [tables.read(run, "test") for run in runs]
 
 

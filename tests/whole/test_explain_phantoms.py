@@ -14,14 +14,14 @@ from trainer import models
 from trainer.data.phantom import image, people, template
 from trainer.explain import regions, score
 from trainer.explain.gradcam import grad_cam
-from trainer.explain.regions import Shares, Truth
+from trainer.explain.regions import PhantomTruth, RegionShares
 from trainer.explain.sanity import randomised
 
 SUBJECTS, SIZE, GAP, EPOCHS, BATCH = 240, 32, 4.0, 40, 8
 RANDOM_NETWORKS = 5
 
 
-def made() -> tuple[np.ndarray, np.ndarray, list[Truth]]:
+def made() -> tuple[np.ndarray, np.ndarray, list[PhantomTruth]]:
     """Volumes (N, D, H, W, 1) with mean 0 and spread 1 over the brain, whether AD, and what was changed."""
     average = template.build(SIZE)
     drawn = [people.draw(1, number, ("AD", "NC")) for number in range(SUBJECTS)]
@@ -31,7 +31,7 @@ def made() -> tuple[np.ndarray, np.ndarray, list[Truth]]:
         brain = phantom.tissue.sum(axis=0) > 127
         values = phantom.t1.astype(np.float32)
         volumes.append((values - values[brain].mean()) / values[brain].std())
-        truths.append(Truth(brain, brain & (phantom.moved > regions.CHANGED_MM)))
+        truths.append(PhantomTruth(brain, brain & (phantom.moved > regions.CHANGED_MM)))
     return np.stack(volumes)[..., None], np.array([p.diagnosis == "AD" for p in drawn]), truths
 
 
@@ -62,7 +62,7 @@ def test_grad_cam_finds_the_changed_regions_better_than_chance_and_than_randomis
     for k, row in enumerate(held_out):
         random = [s for maps in others if (s := truths[row].share(maps[k])) is not None]
         shares.append(
-            Shares(str(row), truths[row].share(found[k]), float(np.mean(random)), truths[row].chance)
+            RegionShares(str(row), truths[row].share(found[k]), float(np.mean(random)), truths[row].chance)
         )
     pooled = regions.pooled(shares)
     assert pooled["empty"] == 0 and pooled["n"] == len(held_out) == 30

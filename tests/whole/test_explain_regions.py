@@ -13,7 +13,7 @@ from trainer.data.phantom import bids, image, people, template
 from trainer.data.phantom.cohort import make_cohort
 from trainer.errors import InputError
 from trainer.explain import regions
-from trainer.explain.regions import Shares, Truth
+from trainer.explain.regions import PhantomTruth, RegionShares
 
 SIZE = 24
 
@@ -30,7 +30,7 @@ def test_a_map_that_is_the_same_everywhere_has_the_share_of_chance() -> None:
     brain[1:5, 1:5, 1:5] = True
     changed = np.zeros_like(brain)
     changed[1:3, 1:5, 1:5] = True
-    truth = Truth(brain, changed)
+    truth = PhantomTruth(brain, changed)
     assert truth.chance == 0.5 == truth.share(np.ones(brain.shape))
     assert truth.share(np.where(changed, -2.0, 0.0)) == 1, "of either sign"
     assert truth.share(np.where(changed, 0.0, 1.0)) == 0
@@ -41,8 +41,8 @@ def test_a_map_that_is_the_same_everywhere_has_the_share_of_chance() -> None:
 def test_pooled_figures_are_means_with_intervals_and_paired_differences() -> None:
     rng = np.random.default_rng(0)
     chance = rng.uniform(0.05, 0.2, 40)
-    shares = [Shares(str(k), c + 0.1 + k * 1e-9, c, c) for k, c in enumerate(chance)] + [
-        Shares("x", None, 0.1, 0.1)
+    shares = [RegionShares(str(k), c + 0.1 + k * 1e-9, c, c) for k, c in enumerate(chance)] + [
+        RegionShares("x", None, 0.1, 0.1)
     ]
     found = regions.pooled(shares)
     assert found["n"] == 40 and found["empty"] == 1
@@ -54,7 +54,7 @@ def test_pooled_figures_are_means_with_intervals_and_paired_differences() -> Non
     assert found["above_chance"]["interval"] == pytest.approx([0.1, 0.1]), (
         "paired: the spread of chance is gone"
     )
-    assert regions.pooled([Shares("x", None, None, 0.1)]) == {"n": 0, "subjects": 0, "empty": 1}
+    assert regions.pooled([RegionShares("x", None, None, 0.1)]) == {"n": 0, "subjects": 0, "empty": 1}
 
 
 def test_the_truth_lies_on_the_stored_volume_as_the_brain_does(cohort: Path) -> None:

@@ -23,7 +23,7 @@ from trainer.data.shards.index import SetMeta, VolumeMeta
 from trainer.data.shards.shard_writer import ShardWriter
 from trainer.data.shards.shards import ShardSet
 from trainer.explain import page, pictures
-from trainer.explain.group import Group, head
+from trainer.explain.group import ClassMaps, head
 
 pytestmark = pytest.mark.slow
 
@@ -235,7 +235,7 @@ def test_means_are_taken_in_millimetres_where_brains_lie_as_the_mni_brain(study:
     volume, affine = prepared.array[..., 0].astype(np.float32), prepared.affine
     rolled, moved = np.roll(volume, 1, axis=0), affine.copy()
     moved[:3, 3] -= affine[:3, 0]  # voxel d of the first is voxel d + 1 of the second
-    group = Group((16, 16, 16), (RECIPE.spacing,) * 3)
+    group = ClassMaps((16, 16, 16), (RECIPE.spacing,) * 3)
     group.add("AD", volume, volume, affine, head(volume))
     alone = group.means(mni=True)["AD"][1]
     group.add("AD", rolled, rolled, moved, head(rolled))
@@ -245,7 +245,7 @@ def test_means_are_taken_in_millimetres_where_brains_lie_as_the_mni_brain(study:
     assert np.abs(group.means(mni=False)["AD"][1] - volume).max() > 0.5
     assert group.overlap() > 0.85
 
-    elsewhere = Group((16, 16, 16), (RECIPE.spacing,) * 3)
+    elsewhere = ClassMaps((16, 16, 16), (RECIPE.spacing,) * 3)
     far = affine.copy()
     far[2, 3] -= 60
     elsewhere.add("AD", volume, volume, far, head(volume))

@@ -14,7 +14,7 @@ import pytest
 import tiny_runs
 
 from cingulum.cli import app
-from cingulum.service.run_facts import RunFacts
+from cingulum.service.run_facts import RunPageFacts
 from trainer import report
 from trainer.data.shards.shards import ShardSet
 from trainer.leases.claims import Owner
@@ -393,7 +393,7 @@ def test_a_run_whose_best_checkpoint_is_damaged_keeps_the_best_whole_one_and_say
     card = json.loads((folder / "export" / "model_card.json").read_text())
     assert (card["training"]["best_epoch"], card["training"]["other_epoch"]) == (3, why)
     assert "the weights are those of epoch 3" in (folder / "export" / "MODEL_CARD.md").read_text()
-    best = RunFacts().best(RunFolder(folder))
+    best = RunPageFacts().best(RunFolder(folder))
     assert best is not None and (best.epoch, best.value) == (3, 0.8)
 
 

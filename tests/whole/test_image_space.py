@@ -9,7 +9,7 @@ from made_images import AXIS_CODES, MIRRORED, affine, head, nifti, written
 
 from trainer.data.images.preprocess import Recipe, prepare
 from trainer.inference import space
-from trainer.inference.space import Grid
+from trainer.inference.space import VoxelGrid
 
 SHAPE, VOXEL = (48, 56, 44), 4.0  # 192 x 224 x 176 mm
 
@@ -61,13 +61,13 @@ def stored(tmp_path, codes: str, voxel=(VOXEL,) * 3, tilt=0.0):
 def there_and_back(path, recipe: Recipe) -> np.ndarray:
     """Prepare the image, take each class's share of every prepared voxel, and bring those back."""
     prepared = prepare(path, recipe)
-    source = Grid(prepared.array.shape[:3], prepared.affine)
+    source = VoxelGrid(prepared.array.shape[:3], prepared.affine)
     shares = np.zeros((*source.shape, 3), np.float32)
     for half in np.ndindex(2, 2, 2):  # eight places in each voxel
         places = millimetres(source.affine, source.shape) + (np.array(half) - 0.5) * recipe.spacing / 2
         shares += (truth(*np.moveaxis(places, -1, 0))[..., None] == np.arange(3)) / np.float32(8)
     slabs = ((first, shares[first : first + 5]) for first in range(0, len(shares), 5))
-    return space.labels_on(Grid.of_file(path), slabs, source)
+    return space.labels_on(VoxelGrid.of_file(path), slabs, source)
 
 
 def dice(one: np.ndarray, other: np.ndarray) -> float:
@@ -101,9 +101,9 @@ def test_a_map_comes_back_to_a_tilted_image(tmp_path, codes):
 
 def test_how_the_slabs_are_cut_makes_no_difference(tmp_path):
     path, _ = stored(tmp_path, "LSP", (3.0, 5.0, 4.0))
-    source = Grid((20, 20, 20), centred(np.diag([7.0, 7.0, 7.0])))
+    source = VoxelGrid((20, 20, 20), centred(np.diag([7.0, 7.0, 7.0])))
     shares = np.random.default_rng(0).random((20, 20, 20, 4)).astype(np.float32)
-    target = Grid.of_file(path)
+    target = VoxelGrid.of_file(path)
     maps = [
         space.labels_on(target, ((f, shares[f : f + n]) for f in range(0, 20, n)), source)
         for n in (1, 3, 7, 20)
@@ -115,10 +115,10 @@ def test_how_the_slabs_are_cut_makes_no_difference(tmp_path):
 
 def test_outside_of_the_source_is_background_up_to_its_outermost_faces():
     """Voxels of 2 mm, 6 of them, about the middle of an image with voxels of 1 mm."""
-    source = Grid((6, 6, 6), centred(np.diag([2.0, 2.0, 2.0]), (6, 6, 6)))
+    source = VoxelGrid((6, 6, 6), centred(np.diag([2.0, 2.0, 2.0]), (6, 6, 6)))
     shares = np.zeros((6, 6, 6, 2), np.float32)
     shares[..., 1] = 1
-    target = Grid((20, 20, 20), centred(np.diag([1.0, -1.0, 1.0]), (20, 20, 20)))
+    target = VoxelGrid((20, 20, 20), centred(np.diag([1.0, -1.0, 1.0]), (20, 20, 20)))
     found = space.labels_on(target, iter([(0, shares[:4]), (4, shares[4:])]), source)
     expected = np.zeros((20, 20, 20), np.uint8)
     expected[4:16, 4:16, 4:16] = 1
@@ -146,14 +146,14 @@ def test_a_map_comes_back_to_a_sheared_image(tmp_path, codes):
 def test_a_tilted_target_is_mapped_as_one_along_the_axes():
     """The same voxels, by slabs and, with a tilt that is too small to matter, plane by plane."""
     source, target = (
-        Grid((12,) * 3, centred(np.eye(3), (12,) * 3)),
+        VoxelGrid((12,) * 3, centred(np.eye(3), (12,) * 3)),
         centred(np.diag([0.7, -0.9, 1.1]), (20,) * 3),
     )
     shares = np.random.default_rng(0).random((12, 12, 12, 3)).astype(np.float32)
     tilted = target.copy()
     tilted[:3, 0] += 2e-4 * tilted[:3, 1]
     straight, planes = (
-        space.labels_on(Grid((20,) * 3, each), iter([(0, shares[:5]), (5, shares[5:])]), source)
+        space.labels_on(VoxelGrid((20,) * 3, each), iter([(0, shares[:5]), (5, shares[5:])]), source)
         for each in (target, tilted)
     )
     assert space._axes_of(tilted[:3, :3]) is None
@@ -215,7 +215,7 @@ def test_an_image_of_another_kind_or_without_codes_keeps_its_place(tmp_path, nam
 
 
 def test_volumes_are_in_millilitres():
-    grid = Grid((10, 10, 10), np.diag([2.0, 2.0, 2.5, 1.0]))
+    grid = VoxelGrid((10, 10, 10), np.diag([2.0, 2.0, 2.5, 1.0]))
     labels = np.zeros((10, 10, 10), np.uint8)
     labels[:5] = 2
     assert space.volumes_ml(labels, grid, 3) == [pytest.approx(5.0), 0.0, pytest.approx(5.0)]

@@ -21,7 +21,7 @@ from wording import fails_with
 
 from trainer.data.images.preprocess import Recipe, prepare
 from trainer.data.importing import import_state, quality_sheet
-from trainer.data.importing.import_request import ImportRequest, ImportResult, Progress
+from trainer.data.importing.import_request import ImportProgress, ImportRequest, ImportResult
 from trainer.data.importing.importing import run
 from trainer.data.shards.shards import ShardSet
 from trainer.data.sources.sources import find
@@ -141,7 +141,7 @@ def test_a_tissue_map_whose_voxels_have_other_sizes_than_the_image_is_a_warning(
 
 
 def test_progress_tells_every_image_once(cohort, tmp_path):
-    news: list[Progress] = []
+    news: list[ImportProgress] = []
     run(request(cohort, tmp_path / "set"), news.append)
     assert [item.done for item in news] == list(range(1, 8))
     assert {item.total for item in news} == {7}

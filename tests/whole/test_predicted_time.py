@@ -20,7 +20,7 @@ from trainer.data.shards.index_reading import read_index
 from trainer.errors import InputError
 from trainer.forecast import expecting
 from trainer.forecast.simulating import Strategies
-from trainer.forecast.subject import Scenario, Subject
+from trainer.forecast.subject import ForecastSubject, Scenario
 from trainer.planning.simulation import cluster, devices
 from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.run_folder.record import RunFolder
@@ -142,7 +142,7 @@ def test_a_divided_network_is_simulated_where_there_are_a_profile_and_a_cluster(
     config, hosts = configuration.load(Path("mine.yaml"), changes), cluster.load("cpu-ethernet")
     each = hosts.hosts[0].model_copy(update={"devices": 1})
     hosts = hosts.model_copy(update={"hosts": (each,)})
-    subject = Subject(Scenario(config, hosts, "spatial", group=2))
+    subject = ForecastSubject(Scenario(config, hosts, "spatial", group=2))
     profile = subject.profile(1, ClusterFabric(hosts, 1)).model_copy(update={"task_s": (1e-4,)})
     (tmp_path / "profile.json").write_text(profile.text())
     measured = subject.on(dataclasses.replace(subject.asked, profile=profile))

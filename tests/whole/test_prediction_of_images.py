@@ -20,7 +20,7 @@ from trainer import models
 from trainer.data.images.preprocess import Recipe, prepare
 from trainer.inference import space
 from trainer.inference.ensemble import averaged, views
-from trainer.inference.space import Grid, labels_on
+from trainer.inference.space import VoxelGrid, labels_on
 
 RECIPE = Recipe(size=SIZE, spacing=SPACING)
 
@@ -219,8 +219,8 @@ def test_an_ensemble_of_segmentations_averages_probabilities(tmp_path, scans, ca
     )
     cube = prepare(scans[0], RECIPE)
     each = [softmax(asked(threshold_segmenter((m,)), cube.array[None]))[0] for m in (-1.0, 0.0, 1.0)]
-    source = Grid(cube.array.shape[:3], cube.affine)
-    expected = labels_on(Grid.of_file(scans[0]), iter([(0, np.mean(each, axis=0))]), source)
+    source = VoxelGrid(cube.array.shape[:3], cube.affine)
+    expected = labels_on(VoxelGrid.of_file(scans[0]), iter([(0, np.mean(each, axis=0))]), source)
     np.testing.assert_array_equal(np.asarray(nibabel.load(row["segmentation"]).dataobj), expected)
     assert 0 < expected.sum() * 8**3 / 1000 == pytest.approx(row["ml_head"])
     volumes = [(shares.argmax(-1) == 1).sum() * SPACING**3 / 1000 for shares in each]
@@ -453,7 +453,7 @@ def test_a_run_of_two_contrasts_sees_both(tmp_path, scans, capsys):
 def test_only_what_lies_in_the_image_is_looked_at_but_never_less_than_a_window(tmp_path):
     scan = nifti(tmp_path / "scan.nii")  # 160 x 192 x 176 mm
     cube = prepare(scan, Recipe(size=40, spacing=8.0))  # of 320 mm
-    target = Grid.of_file(scan)
+    target = VoxelGrid.of_file(scan)
     array, matrix = space._within(target, cube, (16, 16, 16))
     assert array.shape == (20, 24, 22, 1)
     np.testing.assert_allclose(matrix, target.affine)

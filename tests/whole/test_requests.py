@@ -9,7 +9,7 @@ from jobs.requests import known, submitting
 from jobs.store.store import Store
 from trainer.errors import JobError
 
-REQUEST = submitting.Request(config=Path("mine.yaml"), launcher="slurm", then="report")
+REQUEST = submitting.SubmissionRequest(config=Path("mine.yaml"), launcher="slurm", then="report")
 
 
 def test_a_request_is_previewed_and_submitted_without_a_word_on_the_screen(slurm, capsys):

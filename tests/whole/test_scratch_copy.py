@@ -18,7 +18,7 @@ from shard_sets import flip_byte, make_mapped_set, make_shard_set, volume_of
 from wording import fails_with
 
 from trainer.data.loading import scratch_copy
-from trainer.data.loading.node_scratch import Place
+from trainer.data.loading.node_scratch import ScratchFolder
 from trainer.data.loading.scratch_copy import ScratchCopy
 from trainer.data.shards.shards import ShardSet
 from trainer.errors import ScratchError, ShardError
@@ -28,7 +28,7 @@ SLOW = """
 import sys, time
 from pathlib import Path
 from trainer.data.loading import scratch_copy
-from trainer.data.loading.node_scratch import Place
+from trainer.data.loading.node_scratch import ScratchFolder
 from trainer.data.shards.shards import ShardSet
 shards, folder, seconds = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
 scratch_copy.BLOCK = 2000
@@ -38,7 +38,7 @@ def slowly(buffer, file, source):
     print("reading", source.name, flush=True)
     return plain(buffer, file, source)
 scratch_copy._read_into = slowly
-copy = scratch_copy.ScratchCopy(ShardSet.open(shards), Place.find(folder), threads=1)
+copy = scratch_copy.ScratchCopy(ShardSet.open(shards), ScratchFolder.find(folder), threads=1)
 copy.make()
 near = copy.open()
 total = sum(int(near.read(row).astype(int).sum()) for row in range(len(near)))
@@ -64,7 +64,7 @@ def size_of(shards: ShardSet) -> int:
 
 
 def copy_of(shards: ShardSet, scratch: Path, threads: int = 2) -> ScratchCopy:
-    return ScratchCopy(shards, Place.find(scratch), threads)
+    return ScratchCopy(shards, ScratchFolder.find(scratch), threads)
 
 
 def made(shards: ShardSet, scratch: Path) -> ScratchCopy:
@@ -74,7 +74,7 @@ def made(shards: ShardSet, scratch: Path) -> ScratchCopy:
 
 
 def left_in(scratch: Path) -> list[str]:
-    return sorted(path.name for path in Place.find(scratch).ours.rglob("*"))
+    return sorted(path.name for path in ScratchFolder.find(scratch).ours.rglob("*"))
 
 
 def start_slow(shards: ShardSet, scratch: Path, seconds: float) -> subprocess.Popen[str]:
@@ -148,7 +148,7 @@ def test_processes_that_race_for_the_same_scratch_make_one_copy(shards, scratch)
     for process, lines in zip(racing, outputs, strict=True):
         while not lines[-1].startswith("made"):
             lines.append(process.stdout.readline())
-    assert Place.find(scratch).contents(clean=True)[0].in_use
+    assert ScratchFolder.find(scratch).contents(clean=True)[0].in_use
     for process in racing:
         process.communicate("end\n")
     copied, sums = zip(*[map(int, lines[-1].split()[1:]) for lines in outputs], strict=True)
@@ -316,7 +316,7 @@ def test_who_waits_for_another_copy_can_be_told_to_give_up(shards, scratch):
 
 def test_a_link_in_place_of_the_copy_is_refused(shards, scratch, tmp_path):
     copy = copy_of(shards, scratch)
-    Place.find(scratch).open()
+    ScratchFolder.find(scratch).open()
     (tmp_path / "elsewhere").mkdir()
     copy.folder.symlink_to(tmp_path / "elsewhere")
     with fails_with(ScratchError):

@@ -18,7 +18,7 @@ from trainer.config.section import Section
 MOST_ELASTIC = 0.4
 
 
-class Change(Section):
+class ChangeConfig(Section):
     """A change of some samples only."""
 
     probability: float = Field(0.0, ge=0, le=1, description="probability of changing a sample")
@@ -38,7 +38,7 @@ class MirrorConfig(Section):
     bottom_top: float = Field(0.0, ge=0, le=1, description="probability of swapping bottom and top")
 
 
-class AffineConfig(Change):
+class AffineConfig(ChangeConfig):
     """Rotated, scaled, sheared and moved, about the middle of the volume."""
 
     rotate: float = Field(10.0, ge=0, le=180, description="largest angle about each axis, in degrees")
@@ -51,7 +51,7 @@ class AffineConfig(Change):
     translate: float = Field(0.0, ge=0, le=1000, description="largest shift along each axis, in mm")
 
 
-class ElasticConfig(Change):
+class ElasticConfig(ChangeConfig):
     """Bent smoothly by cubic B-splines; never folded. Resampled once, together with `affine`."""
 
     spacing: float = Field(32.0, gt=0, le=1000, description="distance of the control points, in mm")
@@ -119,7 +119,7 @@ class GammaConfig(ChannelChange):
     log_gamma: float = Field(0.3, ge=0, le=3, description="largest logarithm of the power, up or down")
 
 
-class CutOutConfig(Change):
+class CutOutConfig(ChangeConfig):
     """Boxes about the middle are overwritten with 0, the foreground's mean, in all channels; no label map."""
 
     boxes: int = Field(1, ge=1, le=64, description="how many")

@@ -40,7 +40,7 @@ class _Sums:
 
 
 @dataclass
-class Group:
+class ClassMaps:
     """Running sums of maps and volumes per class, in two spaces: millimetres, and the stored cube.
 
     Attributes:

@@ -28,7 +28,7 @@ _SUBJECT = re.compile(r"sub-[A-Za-z0-9]+")
 
 
 @dataclass(frozen=True)
-class Truth:
+class PhantomTruth:
     """One phantom's answer sheet on the grid of a stored volume.
 
     Attributes:
@@ -72,7 +72,7 @@ def check_cohort(cohort: Path) -> None:
         )
 
 
-def truth(cohort: Path, source: str, shape: tuple[int, ...], affine: np.ndarray) -> Truth:
+def truth(cohort: Path, source: str, shape: tuple[int, ...], affine: np.ndarray) -> PhantomTruth:
     """Return the voxels that the disease changed in one phantom, on the grid of its stored volume.
 
     Args:
@@ -106,7 +106,7 @@ def truth(cohort: Path, source: str, shape: tuple[int, ...], affine: np.ndarray)
             cure="Take a cohort with a larger --gap, such as 2, and leave mild stages out.",
             path=cohort,
         )
-    return Truth(brain, changed)
+    return PhantomTruth(brain, changed)
 
 
 def _on_grid(path: Path, shape: tuple[int, ...], affine: np.ndarray) -> np.ndarray:
@@ -126,7 +126,7 @@ def onto(data: np.ndarray, stored: np.ndarray, shape: tuple[int, ...], affine: n
 
 
 @dataclass(frozen=True)
-class Shares:
+class RegionShares:
     """One scan's figures: each the share of something on changed voxels, 0 to 1; `subject` is who was
     scanned.
     """
@@ -137,7 +137,7 @@ class Shares:
     chance: float
 
 
-def pooled(shares: Sequence[Shares]) -> dict[str, Any]:
+def pooled(shares: Sequence[RegionShares]) -> dict[str, Any]:
     """Return means over scans with 95 % intervals by subject (see `trainer.metrics.subjects`).
 
     Returns:

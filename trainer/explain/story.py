@@ -22,9 +22,9 @@ from trainer.attempts import attempt
 from trainer.data.phantom import files
 from trainer.errors import InputError, typed
 from trainer.explain import BaselineName, MethodName, page, pictures, regions, sanity, score, subjects
-from trainer.explain.group import MNI_OVERLAP, Group, head, share_outside
+from trainer.explain.group import MNI_OVERLAP, ClassMaps, head, share_outside
 from trainer.explain.methods import Method
-from trainer.explain.subjects import Subject, Subjects
+from trainer.explain.subjects import ExplainedRun, ExplainedScan
 from trainer.run_folder import record
 from trainer.telling import tell
 
@@ -33,7 +33,7 @@ _UNITS = {MethodName.gradcam: "score", MethodName.integrated_gradients: "score",
 
 
 @dataclass(frozen=True)
-class Request:
+class ExplainRequest:
     """What is asked for.
 
     Attributes:
@@ -68,7 +68,7 @@ class Request:
         return self.run / "explanations" / self.method.value
 
 
-def explain(request: Request, on_progress: Callable[[int, int], None]) -> dict[str, Any]:
+def explain(request: ExplainRequest, on_progress: Callable[[int, int], None]) -> dict[str, Any]:
     """Explain, write, and return what summary.json says.
 
     Raises:
@@ -109,8 +109,8 @@ def explain(request: Request, on_progress: Callable[[int, int], None]) -> dict[s
 class _Explaining:
     """One explanation on its way into the folder `work`."""
 
-    request: Request
-    chosen: Subjects
+    request: ExplainRequest
+    chosen: ExplainedRun
     method: Method
     target: int | None
     work: Path
@@ -119,12 +119,12 @@ class _Explaining:
     def summary(self, settings: dict[str, Any], on_progress: Callable[[int, int], None]) -> dict[str, Any]:
         request, chosen = self.request, self.chosen
         shape: Any = tuple(int(n) for n in chosen.model.inputs[0].shape[1:4])
-        group = Group(shape, chosen.voxel_size)
+        group = ClassMaps(shape, chosen.voxel_size)
         random = [
             sanity.randomised(chosen.model, seed) for seed in range(_RANDOMISED * bool(request.regions))
         ]
         summaries: list[dict[str, Any]] = []
-        shares: list[regions.Shares] = []
+        shares: list[regions.RegionShares] = []
         on_progress(0, chosen.count)
         for subject in chosen.each:
             said, one = self._subject(subject, group, random)
@@ -158,8 +158,8 @@ class _Explaining:
         return summary
 
     def _subject(
-        self, subject: Subject, group: Group, random: list[keras.Model]
-    ) -> tuple[dict[str, Any], list[regions.Shares]]:
+        self, subject: ExplainedScan, group: ClassMaps, random: list[keras.Model]
+    ) -> tuple[dict[str, Any], list[regions.RegionShares]]:
         answer = self._answer(subject)
         target = self.target if self.target is not None or not self.chosen.classes else answer["number"]
         values, figures = self.method.maps(self.chosen.model, subject.volume, target, subject.covariates)
@@ -191,10 +191,10 @@ class _Explaining:
             for model in random
         ]
         mean = _mean(others)
-        one = regions.Shares(subject.person, truth.share(values), mean, truth.chance)
+        one = regions.RegionShares(subject.person, truth.share(values), mean, truth.chance)
         return {**said, "share": one.trained, "share_randomised": mean, "chance": one.chance}, [one]
 
-    def _answer(self, subject: Subject) -> dict[str, Any]:
+    def _answer(self, subject: ExplainedScan) -> dict[str, Any]:
         """What the network says: number of the class, its name and probability, or a number as text."""
         given = score.inputs(self.chosen.model, subject.volume[None], subject.covariates)
         outputs = np.asarray(self.chosen.model(given, training=False), np.float64)[0]
@@ -227,7 +227,7 @@ class _Explaining:
         )
         atomic.write_bytes(self.work / name, content)
 
-    def _groups(self, group: Group, *, mni: bool) -> list[dict[str, Any]]:
+    def _groups(self, group: ClassMaps, *, mni: bool) -> list[dict[str, Any]]:
         """Write the mean map of each class, with its pictures."""
         made = []
         stems = subjects.file_names_of_means(self.chosen.classes)
@@ -276,13 +276,13 @@ def _mean(shares: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _attempt(request: Request, name: str, make: Callable[[], object]) -> bool:
+def _attempt(request: ExplainRequest, name: str, make: Callable[[], object]) -> bool:
     """Make what shows the maps, which are on disk."""
     remedy = f"cingulum explain {typed(request.run)} --method {request.method.value}, as before"
     return attempt(f"{request.folder / name}", make, remedy=remedy, note=tell)
 
 
-def _check(request: Request) -> None:
+def _check(request: ExplainRequest) -> None:
     if request.subjects < 1:
         raise InputError(f"--subjects {request.subjects}: must be at least 1", cure="Give 1 or more.")
     if request.layer is not None and request.method is not MethodName.gradcam:
@@ -305,7 +305,7 @@ def _check(request: Request) -> None:
         )
 
 
-def _target(request: Request, chosen: Subjects) -> int | None:
+def _target(request: ExplainRequest, chosen: ExplainedRun) -> int | None:
     """Return the number of the requested class; None without a request."""
     if request.target is None:
         return None
@@ -319,7 +319,7 @@ def _target(request: Request, chosen: Subjects) -> int | None:
     return chosen.classes.index(request.target)
 
 
-def _is_phantom(request: Request) -> bool:
+def _is_phantom(request: ExplainRequest) -> bool:
     """Whether the run was trained on phantoms, as its shard set's source says."""
     try:
         from trainer.data.shards.shards import ShardSet

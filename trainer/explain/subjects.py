@@ -28,7 +28,7 @@ _ENDINGS = ("", "_mosaic", "_glass")
 
 
 @dataclass(frozen=True)
-class Subject:
+class ExplainedScan:
     """One scan to explain.
 
     Attributes:
@@ -51,7 +51,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Subjects:
+class ExplainedRun:
     """A run's network and those it is explained for.
 
     Attributes:
@@ -71,11 +71,11 @@ class Subjects:
     of: str
     count: int
     voxel_size: tuple[float, float, float]
-    each: Iterator[Subject]
+    each: Iterator[ExplainedScan]
     mean: np.ndarray | None
 
 
-def held_out(run: Path, split: str, most: int, *, mean: bool, code: Sequence[Path] = ()) -> Subjects:
+def held_out(run: Path, split: str, most: int, *, mean: bool, code: Sequence[Path] = ()) -> ExplainedRun:
     """Return the scans of at most `most` subjects of one of a run's splits, of all classes in turn, in the
     order of the split.
 
@@ -94,10 +94,10 @@ def held_out(run: Path, split: str, most: int, *, mean: bool, code: Sequence[Pat
     rows = [row for row in rows if data.shards.volumes[row].subject in people]
     names = distinct([_name(data, row) for row in rows], file_names_of_means(data.task.classes).values())
 
-    def each() -> Iterator[Subject]:
+    def each() -> Iterator[ExplainedScan]:
         for row, name in zip(rows, names, strict=True):
             volume = data.shards.volumes[row]
-            yield Subject(
+            yield ExplainedScan(
                 name=name,
                 person=volume.subject,
                 source=volume.source,
@@ -107,7 +107,7 @@ def held_out(run: Path, split: str, most: int, *, mean: bool, code: Sequence[Pat
                 covariates=data.covariates_for([row]),
             )
 
-    return Subjects(
+    return ExplainedRun(
         model=model,
         task=data.task.name,
         classes=data.task.classes,
@@ -119,7 +119,7 @@ def held_out(run: Path, split: str, most: int, *, mean: bool, code: Sequence[Pat
     )
 
 
-def raw(run: Path, images: Sequence[str], people: Path | None, code: Sequence[Path] = ()) -> Subjects:
+def raw(run: Path, images: Sequence[str], people: Path | None, code: Sequence[Path] = ()) -> ExplainedRun:
     """Return raw images, prepared with the run's own recipe.
 
     Args:
@@ -144,7 +144,7 @@ def raw(run: Path, images: Sequence[str], people: Path | None, code: Sequence[Pa
     table = People.read(people) if people is not None and member.covariates is not None else None
     names = distinct([request.stem for request in wanted], file_names_of_means(member.classes).values())
 
-    def each() -> Iterator[Subject]:
+    def each() -> Iterator[ExplainedScan]:
         for request, name in zip(wanted, names, strict=True):
             several = len(request.paths) > 1
             prepared = prepare(request.paths if several else request.paths[0], member.recipe)
@@ -154,9 +154,11 @@ def raw(run: Path, images: Sequence[str], people: Path | None, code: Sequence[Pa
             volume = prepared.array.astype(np.float32)
             named = _PERSON.match(request.paths[0].name)
             person = named[0] if named else name
-            yield Subject(name, person, str(request.paths[0]), None, volume, prepared.affine, covariates)
+            yield ExplainedScan(
+                name, person, str(request.paths[0]), None, volume, prepared.affine, covariates
+            )
 
-    return Subjects(
+    return ExplainedRun(
         model=member.model,
         task=member.task,
         classes=member.classes,

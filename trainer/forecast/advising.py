@@ -13,7 +13,7 @@ from trainer.config.strategy import SIMULATED, check
 from trainer.errors import ConfigError, InputError
 from trainer.forecast.forecasts import Forecast, RefusedForecast
 from trainer.forecast.simulating import Plans, Strategies
-from trainer.forecast.subject import Scenario, Subject
+from trainer.forecast.subject import ForecastSubject, Scenario
 from trainer.planning.simulation import epoch
 from trainer.planning.simulation.cluster import (
     Cluster,
@@ -106,7 +106,7 @@ def advise(
         check(name, SIMULATED, "simulated")
     if against == asked.strategy:
         raise ConfigError(f"--against {against}: is the strategy itself.", cure="Name another one.")
-    subject = Subject(asked)
+    subject = ForecastSubject(asked)
     rows = Rows(subject, within_s, show)
     counts = [2**power for power in range(most.bit_length()) if 2**power <= most]
     tried = [rows.of(count) for count in counts]
@@ -362,7 +362,7 @@ class Rows:
         is_cut_short: whether something was not looked at for want of time.
     """
 
-    def __init__(self, subject: Subject, within_s: float, show: Callable[[str], None]) -> None:
+    def __init__(self, subject: ForecastSubject, within_s: float, show: Callable[[str], None]) -> None:
         self.subject, self._show = subject, show
         self._end = time.monotonic() + within_s
         self._planned: Plans = {}

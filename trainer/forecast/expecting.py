@@ -206,7 +206,7 @@ def _simulated(given: dict[str, object]) -> float:
     import_tensorflow()
     from trainer.forecast.forecasts import Forecast
     from trainer.forecast.simulating import Strategies
-    from trainer.forecast.subject import Scenario, Subject
+    from trainer.forecast.subject import ForecastSubject, Scenario
     from trainer.planning.simulation.fabric import ClusterFabric
 
     config = configuration.parse(str(given["config"]), [])
@@ -214,7 +214,7 @@ def _simulated(given: dict[str, object]) -> float:
     section = config.train.strategy
     profile = Profile.parse(str(given["profile"]), Path("profile"))
     size = ranks // int(getattr(section, "replicas", 1))
-    subject = Subject(Scenario(config, cluster, section.name, group=size, profile=profile))
+    subject = ForecastSubject(Scenario(config, cluster, section.name, group=size, profile=profile))
     rows = [row for row, _ in Strategies(subject).strategies(ClusterFabric(cluster, ranks))]
     row = next((one for one in rows if one.label == section.label), rows[0])
     if not isinstance(row, Forecast):

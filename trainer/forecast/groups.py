@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.forecast.outlooks import Outlook
+from trainer.forecast.outlooks import StrategyOutlook
 from trainer.planning import exchange
 from trainer.planning.placement import costs
 from trainer.planning.placement.costs import Durations
@@ -48,7 +48,12 @@ class PlayedGroup:
 
 
 def play(
-    outlook: Outlook, profile: Profile, fabric: ClusterFabric, *, deviation: float, least_s: float = 0.0
+    outlook: StrategyOutlook,
+    profile: Profile,
+    fabric: ClusterFabric,
+    *,
+    deviation: float,
+    least_s: float = 0.0,
 ) -> PlayedGroup:
     """Play an update of the groups that share a host, or of one that takes several hosts.
 
@@ -100,7 +105,7 @@ def play(
 
 
 def together(
-    group: PlayedGroup, outlook: Outlook, fabric: ClusterFabric, between: Direct
+    group: PlayedGroup, outlook: StrategyOutlook, fabric: ClusterFabric, between: Direct
 ) -> tuple[StepSeconds, Exchanged]:
     """Return the step of all groups, which add up their gradients at owners, and hand out new weights.
 
@@ -143,7 +148,7 @@ def together(
     )
 
 
-def _statistics(outlook: Outlook) -> list[int]:
+def _statistics(outlook: StrategyOutlook) -> list[int]:
     """Bytes of each sum of batch norm in an update, for every micro-batch."""
     sizes = [
         math.prod(one.shape) * one.width

@@ -15,7 +15,7 @@ from trainer.planning.hypergraph.traffic import Traffic
 from trainer.planning.placement import costs, ways
 from trainer.planning.placement.costs import Cost, Sent
 from trainer.planning.placement.memory import Memory
-from trainer.planning.placement.operations import Network
+from trainer.planning.placement.operations import OperationGraph
 from trainer.planning.placement.plan_file import PlanFile, layouts_of
 from trainer.planning.placement.tasks import TaskLists
 from trainer.planning.placement.units import Placement
@@ -29,7 +29,7 @@ Rounds = tuple[tuple[TaskLists, int], ...]
 
 
 @dataclass(frozen=True)
-class Outlook:
+class StrategyOutlook:
     """What an update costs under one strategy.
 
     Attributes:
@@ -70,7 +70,7 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Impossible:
-    """Why a strategy cannot divide this network over these ranks; `label` as in `Outlook`."""
+    """Why a strategy cannot divide this network over these ranks; `label` as in `StrategyOutlook`."""
 
     label: str
     reason: str
@@ -81,7 +81,7 @@ class Unlisted:
     """A plan over so many ranks that messages and memory of each are not told; see `estimating`.
 
     Attributes:
-        label: as in `Outlook`, as are `way`, `file` and `flops`.
+        label: as in `StrategyOutlook`, as are `way`, `file` and `flops`.
         layouts: of all operations.
         held: bytes of trainable variables that each rank computes with.
         decided: what was found, and why layers are divided as they are.
@@ -126,8 +126,8 @@ class Comparison:
     accumulation: int
     parameters: int
     slots: int
-    chosen: Outlook | Unlisted
-    others: tuple[Outlook | Impossible, ...]
+    chosen: StrategyOutlook | Unlisted
+    others: tuple[StrategyOutlook | Impossible, ...]
 
 
 def tree(comparison: Comparison) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def tree(comparison: Comparison) -> dict[str, Any]:
     return found
 
 
-def _row(one: Outlook | Unlisted | Impossible) -> dict[str, Any]:
+def _row(one: StrategyOutlook | Unlisted | Impossible) -> dict[str, Any]:
     if isinstance(one, Impossible):
         return {"strategy": one.label, "refused": one.reason}
     if isinstance(one, Unlisted):
@@ -179,7 +179,7 @@ def _row(one: Outlook | Unlisted | Impossible) -> dict[str, Any]:
 
 
 def outlook_of_many(
-    label: str, way: str, network: Network, layouts: Layouts, ranks: int, decided: Decided, times: int
+    label: str, way: str, network: OperationGraph, layouts: Layouts, ranks: int, decided: Decided, times: int
 ) -> Unlisted:
     """Return what a plan over many ranks is.
 
@@ -210,8 +210,14 @@ def outlook_of_many(
 
 
 def outlook_of_replicas(
-    one: Outlook, network: Network, count: int, *, times: int, slots: int, profile: Profile | None
-) -> Outlook:
+    one: StrategyOutlook,
+    network: OperationGraph,
+    count: int,
+    *,
+    times: int,
+    slots: int,
+    profile: Profile | None,
+) -> StrategyOutlook:
     """Return what all replicas cost: bytes and messages exactly, seconds as if the sums hid behind nothing.
 
     Args:
@@ -256,7 +262,7 @@ def outlook_of_replicas(
     )
 
 
-def _memory(one: Outlook, rank: int, owned: int, slots: int, received: int) -> Memory:
+def _memory(one: StrategyOutlook, rank: int, owned: int, slots: int, received: int) -> Memory:
     """That of a replica's rank, which owns less, and has gradients of other replicas before the update."""
     before = one.memory[rank]
     widths = {w.path: w.width for of in one.placement.network.operations for w in of.weights}

@@ -13,7 +13,7 @@ from trainer.config import RunConfig, StrategySection, micro_batch
 from trainer.config.strategy import PLANNED, SECTIONS, check
 from trainer.errors import InputError
 from trainer.forecast import outlooks
-from trainer.forecast.outlooks import Comparison, Impossible, Outlook, Rounds, Unlisted
+from trainer.forecast.outlooks import Comparison, Impossible, Rounds, StrategyOutlook, Unlisted
 from trainer.planning.hypergraph import planning
 from trainer.planning.hypergraph.replicas import MOST_RANKS
 from trainer.planning.placement import costs, ways
@@ -21,7 +21,7 @@ from trainer.planning.placement.costs import Cost, Sent
 from trainer.planning.placement.layouts import replicated
 from trainer.planning.placement.listing import task_lists
 from trainer.planning.placement.memory import memory
-from trainer.planning.placement.operations import Network
+from trainer.planning.placement.operations import OperationGraph
 from trainer.planning.placement.plan_file import PlanFile
 from trainer.planning.placement.tasks import Compute, Differentiate, Receive, Send, TaskLists
 from trainer.planning.placement.units import Placement, place
@@ -30,7 +30,7 @@ from trainer.runs import preparation
 from trainer.strategies import optimizers, registry, slots
 from trainer.strategies.placed import reading
 from trainer.strategies.placed.plan import PlacedPlan
-from trainer.strategies.placed.strategy import Placed
+from trainer.strategies.placed.strategy import PlacedStrategy
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class DivisionRequest:
 
     config: RunConfig
     model: keras.Model
-    network: Network
+    network: OperationGraph
     ranks: int
     slots: int
     profile: Profile | None
@@ -127,7 +127,7 @@ def compare(
     )
 
 
-def _chosen(asked: DivisionRequest, section: StrategySection) -> Outlook | Unlisted:
+def _chosen(asked: DivisionRequest, section: StrategySection) -> StrategyOutlook | Unlisted:
     """What is asked for, perhaps of more ranks than messages are listed of."""
     is_one = getattr(section, "replicas", None) == 1 and getattr(section, "plan", None) is None
     if asked.ranks <= MOST_RANKS or not is_one or not section.plans_many:
@@ -144,16 +144,16 @@ def _chosen(asked: DivisionRequest, section: StrategySection) -> Outlook | Unlis
     )  # fmt: skip
 
 
-def _strategy(asked: DivisionRequest, section: StrategySection) -> Placed:
+def _strategy(asked: DivisionRequest, section: StrategySection) -> PlacedStrategy:
     """The strategy of a section that divides the network, with what is known of it."""
-    strategy = cast(Placed, registry.of(asked.under(section)))
+    strategy = cast(PlacedStrategy, registry.of(asked.under(section)))
     strategy.profile, strategy.show = asked.profile, asked.show
     return strategy
 
 
 def tried(
     asked: DivisionRequest, section: StrategySection, *, planners_too: bool = True
-) -> Outlook | Impossible:
+) -> StrategyOutlook | Impossible:
     """Return what a strategy would cost, or why it cannot divide the network; arguments as of `outlook`."""
     if asked.ranks > MOST_RANKS and not section.plans_many:
         return Impossible(
@@ -166,7 +166,9 @@ def tried(
         return Impossible(section.label, error.message)
 
 
-def outlook(asked: DivisionRequest, section: StrategySection, *, planners_too: bool = True) -> Outlook:
+def outlook(
+    asked: DivisionRequest, section: StrategySection, *, planners_too: bool = True
+) -> StrategyOutlook:
     """Divide a network by a strategy, and predict what an update costs.
 
     Args:
@@ -199,7 +201,7 @@ def outlook(asked: DivisionRequest, section: StrategySection, *, planners_too: b
     return dataclasses.replace(found, planners=planned, decided=getattr(plan, "decided", None))
 
 
-def _of_replicas(asked: DivisionRequest, section: StrategySection) -> Outlook:
+def _of_replicas(asked: DivisionRequest, section: StrategySection) -> StrategyOutlook:
     """Of so many ranks one replica is laid out, and what sums over all of them cost is added."""
     strategy = _strategy(asked, section)
     count, train = strategy.settle(asked.model, asked.ranks), asked.config.train
@@ -219,12 +221,12 @@ def _of_replicas(asked: DivisionRequest, section: StrategySection) -> Outlook:
     )
 
 
-def _of_data(asked: DivisionRequest) -> Outlook:
+def _of_data(asked: DivisionRequest) -> StrategyOutlook:
     """Data parallelism as a placement: samples are cut, every rank holds and updates all."""
     train, ranks = asked.config.train, asked.ranks
     each = micro_batch(train.global_batch, world_size=ranks, accumulation=train.accumulation)
 
-    def alone(network: Network) -> ways.Layouts:
+    def alone(network: OperationGraph) -> ways.Layouts:
         shapes = {one.name: ways.placed_shape(one) for one in network.operations if one.readings}
         return {name: replicated(shape, [0]) for name, shape in shapes.items()}
 
@@ -266,7 +268,7 @@ def _described(
     rounds: Rounds,
     *,
     is_whole: bool = False,
-) -> Outlook:
+) -> StrategyOutlook:
     """The figures of a placement; `is_whole`: every rank updates all that it holds."""
     ranks = asked.ranks
     trained = [held for path, held in placement.holders.items() if path in placement.reductions]
@@ -274,7 +276,7 @@ def _described(
     owned = held if is_whole else costs.owned(placement, ranks)
     each = [(costs.sent(lists, ranks), times) for lists, times in rounds]
     micro_batches = sum(times for _, times in rounds)
-    return Outlook(
+    return StrategyOutlook(
         label=named,
         way=way,
         file=file,
@@ -311,7 +313,9 @@ def _cost(
 # The strategies that `cingulum plan` and `simulate` compare.
 
 
-def sections(network: Network, ranks: int, samples: int, profile: Profile | None) -> list[StrategySection]:
+def sections(
+    network: OperationGraph, ranks: int, samples: int, profile: Profile | None
+) -> list[StrategySection]:
     """Return the sections of each strategy that can be planned.
 
     Args:
@@ -324,7 +328,7 @@ def sections(network: Network, ranks: int, samples: int, profile: Profile | None
     return [one for kind in SECTIONS for one in kind.compared(ranks, samples, speeds)]
 
 
-def _speeds(network: Network, profile: Profile, ranks: int) -> list[float]:
+def _speeds(network: OperationGraph, profile: Profile, ranks: int) -> list[float]:
     """The speed of each rank's convolutions, relative to the fastest, to three digits."""
     names = [one.name for one in network.operations if one.kind in ("convolution", "transposed")]
     took = [

@@ -14,8 +14,8 @@ from trainer.errors import ConfigError, InputError
 from trainer.forecast import forecasts, groups, plans
 from trainer.forecast.forecasts import Events, Forecast, RefusedForecast, Simulation
 from trainer.forecast.groups import PlayedGroup
-from trainer.forecast.outlooks import Impossible, Outlook
-from trainer.forecast.subject import Scenario, Subject
+from trainer.forecast.outlooks import Impossible, StrategyOutlook
+from trainer.forecast.subject import ForecastSubject, Scenario
 from trainer.models import own as own_code
 from trainer.planning.profile import Profile
 from trainer.planning.simulation import stepping
@@ -30,7 +30,7 @@ MOST_AT_ONCE = 16
 # A row, and what makes the events of its step.
 Row = tuple[Forecast | RefusedForecast, Callable[[], Events] | None]
 # See `Strategies`; with each label.
-Plans = dict[tuple[str | None, int, int, int], list[tuple[str, Outlook | Impossible]]]
+Plans = dict[tuple[str | None, int, int, int], list[tuple[str, StrategyOutlook | Impossible]]]
 COMPUTED = "published FLOP/s and bandwidth of the cluster's devices"
 
 
@@ -43,7 +43,7 @@ def simulate(asked: Scenario, ranks: Sequence[int]) -> Simulation:
     own = asked.config.train.strategy
     others = () if own.stands_for_another or own.name in SIMULATED else (own.name,)
     check(asked.strategy, (*SIMULATED, *others), "simulated")
-    return Strategies(Subject(asked)).all(ranks)
+    return Strategies(ForecastSubject(asked)).all(ranks)
 
 
 class Strategies:
@@ -57,13 +57,16 @@ class Strategies:
     """
 
     def __init__(
-        self, subject: Subject, planned: Plans | None = None, show: Callable[[str], None] = lambda what: None
+        self,
+        subject: ForecastSubject,
+        planned: Plans | None = None,
+        show: Callable[[str], None] = lambda what: None,
     ) -> None:
         self.subject, self.asked = subject, subject.asked
         self.planned: Plans = {} if planned is None else planned
         self.show = show
         self.divided: dict[
-            tuple[int, int, int], list[tuple[str, Outlook | Impossible, PlayedGroup | None]]
+            tuple[int, int, int], list[tuple[str, StrategyOutlook | Impossible, PlayedGroup | None]]
         ] = {}
 
     def all(self, ranks: Sequence[int]) -> Simulation:
@@ -186,7 +189,7 @@ class Strategies:
 
     def of_one_group(
         self, size: int, samples: int, replicas: int, fabric: ClusterFabric
-    ) -> list[tuple[str, Outlook | Impossible, PlayedGroup | None]]:
+    ) -> list[tuple[str, StrategyOutlook | Impossible, PlayedGroup | None]]:
         """Return what each strategy makes of the samples of so many ranks; planned and played once."""
         key = size, samples, replicas
         if key not in self.divided:
@@ -211,7 +214,7 @@ class Strategies:
 
     def plans(
         self, size: int, samples: int, replicas: int, profile: Profile
-    ) -> list[tuple[str, Outlook | Impossible]]:
+    ) -> list[tuple[str, StrategyOutlook | Impossible]]:
         """Divide the network by each strategy that is wanted."""
         train = self.subject.config.train.model_copy(update={"global_batch": samples})
         asked = plans.DivisionRequest(

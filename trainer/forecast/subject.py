@@ -19,7 +19,7 @@ from trainer.planning.placement import costs, ways
 from trainer.planning.placement.layouts import replicated
 from trainer.planning.placement.listing import task_lists
 from trainer.planning.placement.memory import memory
-from trainer.planning.placement.operations import Network
+from trainer.planning.placement.operations import OperationGraph
 from trainer.planning.placement.units import place
 from trainer.planning.profile import Profile
 from trainer.planning.simulation import devices, epoch
@@ -56,7 +56,7 @@ class Scenario:
     measured_on: str | None = None
 
 
-class Subject:
+class ForecastSubject:
     """What all strategies train.
 
     Attributes:
@@ -89,11 +89,11 @@ class Subject:
         rows = self.data.rows("train")
         self._rows = len(rows)
         self._sample_bytes = statistics.mean(self.data.shards.volumes[row].nbytes for row in rows)
-        self._networks: dict[int, Network] = {}
+        self._networks: dict[int, OperationGraph] = {}
         if asked.profile is not None:
             costs.check_profile(asked.profile, self.network(1), 1)
 
-    def on(self, asked: Scenario) -> Subject:
+    def on(self, asked: Scenario) -> ForecastSubject:
         """Return the same network on another cluster, with other samples or another `train.strategy`.
 
         It is not built again, so that nothing else of the configuration may differ.
@@ -104,7 +104,7 @@ class Subject:
         other.__dict__.pop("alone", None)
         return other
 
-    def network(self, samples: int) -> Network:
+    def network(self, samples: int) -> OperationGraph:
         """Return the network for so many samples."""
         if samples not in self._networks:
             self._networks[samples] = reading.read(self.model, samples)

@@ -14,11 +14,11 @@ import numpy as np
 
 from trainer.data.images import geometry, reading
 from trainer.data.images.findings import Finding
-from trainer.data.images.preprocess import Prepared, Recipe, prepare
+from trainer.data.images.preprocess import PreparedImage, Recipe, prepare
 from trainer.errors import CingulumError, CohortError, ImageError, RunError
 from trainer.inference import results, space
 from trainer.inference.ensemble import Ensemble
-from trainer.inference.requests import People, Request
+from trainer.inference.requests import People, SubjectImages
 from trainer.inference.sliding import Windows
 
 Row = dict[str, Any]
@@ -83,7 +83,7 @@ class Predictor:
 
     def rows(
         self,
-        requests: Sequence[Request],
+        requests: Sequence[SubjectImages],
         outputs: dict[str, Path] | None = None,
         on_findings: Callable[[str, Sequence[Finding]], None] | None = None,
     ) -> Iterator[list[Row]]:
@@ -96,7 +96,7 @@ class Predictor:
         """
         size = 1 if self.windows is not None else self.batch
         with ThreadPoolExecutor(max_workers=2) as pool:
-            waiting: deque[tuple[Request, Future[_Ready | CingulumError]]] = deque()
+            waiting: deque[tuple[SubjectImages, Future[_Ready | CingulumError]]] = deque()
             coming = iter(requests)
             try:
                 while True:
@@ -113,7 +113,7 @@ class Predictor:
             finally:  # after an error or Ctrl-C nobody wants the others
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def _prepared(self, request: Request) -> _Ready | CingulumError:
+    def _prepared(self, request: SubjectImages) -> _Ready | CingulumError:
         """What the networks need to know of an image, or what is wrong with it."""
         recipe = self.ensemble.first.recipe
         try:
@@ -123,16 +123,16 @@ class Predictor:
                 edge = _longest_side(request.paths[0], recipe)
                 recipe = dataclasses.replace(recipe, size=max(edge, recipe.size, *self.windows.size))
             several = len(request.paths) > 1
-            prepared: Prepared = prepare(request.paths if several else request.paths[0], recipe)
+            prepared: PreparedImage = prepare(request.paths if several else request.paths[0], recipe)
         except (ImageError, CohortError) as error:
             return error
         return _Ready(prepared, facts)
 
     def _rows_of(
-        self, some: list[tuple[Request, _Ready | CingulumError]], outputs: dict[str, Path] | None
+        self, some: list[tuple[SubjectImages, _Ready | CingulumError]], outputs: dict[str, Path] | None
     ) -> list[Row]:
         rows: dict[str, Row] = {}
-        good: list[tuple[Request, _Ready]] = []
+        good: list[tuple[SubjectImages, _Ready]] = []
         for request, ready in some:
             if isinstance(ready, _Ready):
                 good.append((request, ready))
@@ -143,8 +143,8 @@ class Predictor:
         return [rows[request.name] for request, _ in some]
 
     def _said(
-        self, good: list[tuple[Request, _Ready]], outputs: dict[str, Path]
-    ) -> Iterator[tuple[Request, dict[str, Any]]]:
+        self, good: list[tuple[SubjectImages, _Ready]], outputs: dict[str, Path]
+    ) -> Iterator[tuple[SubjectImages, dict[str, Any]]]:
         first = self.ensemble.first
         if self.windows is not None:
             for request, ready in good:
@@ -165,7 +165,7 @@ class Predictor:
             for number, (request, _) in enumerate(good):
                 yield request, results.row(first.task, first.classes, found[:, number])
 
-    def _row(self, request: Request, said: dict[str, Any], error: CingulumError | None) -> Row:
+    def _row(self, request: SubjectImages, said: dict[str, Any], error: CingulumError | None) -> Row:
         row: Row = dict.fromkeys(self.columns())
         return {**row, "image": request.name, **said, "error": error.message if error else None}
 
@@ -174,7 +174,7 @@ class Predictor:
 class _Ready:
     """An image as the networks see it, and what is known of the person."""
 
-    prepared: Prepared
+    prepared: PreparedImage
     facts: dict[str, Any]
 
 

@@ -14,12 +14,12 @@ from trainer.data.sources import tables
 from trainer.data.sources.file_names import first_three
 from trainer.data.sources.joins import SESSION_COLUMNS, SUBJECT_COLUMNS, IdKey, id_key
 from trainer.data.sources.listing import IMAGE_COLUMNS, person
-from trainer.data.sources.tables import Row, Table
+from trainer.data.sources.tables import Row, TextTable
 from trainer.errors import CohortError, ImageError
 
 
 @dataclass(frozen=True)
-class Request:
+class SubjectImages:
     """One subject's image, or the images of its contrasts in the run's order.
 
     Attributes:
@@ -36,7 +36,7 @@ class Request:
         return stem(self.paths[0])
 
 
-def requests(arguments: Sequence[str], contrasts: Sequence[str]) -> list[Request]:
+def requests(arguments: Sequence[str], contrasts: Sequence[str]) -> list[SubjectImages]:
     """Return the requests of a command line; missing files are reported before any image is processed.
 
     Args:
@@ -61,7 +61,7 @@ def requests(arguments: Sequence[str], contrasts: Sequence[str]) -> list[Request
     return found
 
 
-def file_names(found: Sequence[Request], ending: str) -> dict[str, Path]:
+def file_names(found: Sequence[SubjectImages], ending: str) -> dict[str, Path]:
     """Return a relative path for the result of each request, by its name: `<stem><ending>`.
 
     Where two images have the same name, all keep the folders that tell them apart.
@@ -90,7 +90,7 @@ def file_names(found: Sequence[Request], ending: str) -> dict[str, Path]:
 class People:
     """A table of people with the networks' non-image inputs."""
 
-    table: Table
+    table: TextTable
 
     @classmethod
     def read(cls, path: Path) -> People:
@@ -104,7 +104,7 @@ class People:
             table.need(SUBJECT_COLUMNS, "the participant")
         return cls(table)
 
-    def about(self, request: Request) -> dict[str, Any]:
+    def about(self, request: SubjectImages) -> dict[str, Any]:
         """Return the table's values for the person on an image, by the names of covariates.
 
         The row is that of the image's path, as it was given or relative to the table; else that of the
@@ -131,7 +131,7 @@ class People:
             raise CohortError(f"{request.name}: {finding.message}", cure=finding.cure, path=self.table.path)
         return {**rows[0], **{name: data[name] for name in ("age", "sex", "site")}}
 
-    def _of_image(self, request: Request) -> list[Row]:
+    def _of_image(self, request: SubjectImages) -> list[Row]:
         column = self.table.find(IMAGE_COLUMNS)
         if column is None:
             return []
@@ -144,7 +144,7 @@ class People:
             if cell is not None and (Path(cell).resolve() == wanted or (here / cell).resolve() == wanted)
         ]
 
-    def _of_participant(self, request: Request) -> tuple[list[Row], str]:
+    def _of_participant(self, request: SubjectImages) -> tuple[list[Row], str]:
         """Return the rows of the participant on an image and of its session, and why there are none."""
         column = self.table.find(SUBJECT_COLUMNS)
         if column is None:
@@ -186,11 +186,11 @@ class People:
         return of_session, f"its subject has the sessions {there}" if not of_session else ""
 
 
-def _request(argument: str, contrasts: Sequence[str]) -> Request:
+def _request(argument: str, contrasts: Sequence[str]) -> SubjectImages:
     parts = argument.split(",") if len(contrasts) > 1 else [argument]
     if len(contrasts) > 1 and len(parts) != len(contrasts):
         raise ImageError(
             f"{argument}: {len(parts)} image(s) of {len(contrasts)} contrasts, {', '.join(contrasts)}.",
             cure="Join each subject's images by commas, in this order: T1.nii.gz,T2.nii.gz",
         )
-    return Request(argument, tuple(Path(part) for part in parts))
+    return SubjectImages(argument, tuple(Path(part) for part in parts))

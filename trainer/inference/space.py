@@ -14,7 +14,7 @@ from scipy import ndimage
 
 from trainer import atomic
 from trainer.data.images import reading
-from trainer.data.images.preprocess import Prepared
+from trainer.data.images.preprocess import PreparedImage
 from trainer.data.images.recipe import Xform
 from trainer.inference import results, sliding
 from trainer.inference.ensemble import Ensemble
@@ -22,7 +22,7 @@ from trainer.inference.sliding import Slabs, Windows
 
 
 @dataclass(frozen=True)
-class Grid:
+class VoxelGrid:
     """Where the voxels of a volume lie.
 
     Attributes:
@@ -39,12 +39,12 @@ class Grid:
         return float(abs(np.linalg.det(self.affine[:3, :3]))) / 1000
 
     @classmethod
-    def of_file(cls, path: Path, xform: Xform | None = None) -> Grid:
+    def of_file(cls, path: Path, xform: Xform | None = None) -> VoxelGrid:
         """Return the grid of an image file, without reading its voxels; `xform` as for `reading.read`."""
         return cls(*reading.grid(path, xform))
 
 
-def labels_on(target: Grid, slabs: Slabs, source: Grid) -> np.ndarray:
+def labels_on(target: VoxelGrid, slabs: Slabs, source: VoxelGrid) -> np.ndarray:
     """Return the most probable class at each voxel of `target`, from probabilities on another grid.
 
     The probabilities are interpolated linearly and the class is chosen afterwards, which gives smoother
@@ -90,7 +90,7 @@ def labels_on(target: Grid, slabs: Slabs, source: Grid) -> np.ndarray:
     return labels
 
 
-def volumes_ml(labels: np.ndarray, grid: Grid, classes: int) -> list[float]:
+def volumes_ml(labels: np.ndarray, grid: VoxelGrid, classes: int) -> list[float]:
     """Return volume of each class of a label map in millilitres."""
     counts = np.bincount(labels.ravel(), minlength=classes)
     return [float(n) * grid.voxel_ml for n in counts]
@@ -136,7 +136,9 @@ def _axes_of(matrix: np.ndarray) -> tuple[int, int, int] | None:
     return int(columns[0]), int(columns[1]), int(columns[2])
 
 
-def _labels_by_planes(target: Grid, slabs: Slabs, source: Grid, to_source: np.ndarray) -> np.ndarray:
+def _labels_by_planes(
+    target: VoxelGrid, slabs: Slabs, source: VoxelGrid, to_source: np.ndarray
+) -> np.ndarray:
     """Return what `labels_on` does for a target whose axes are tilted against those of the source."""
     shares = np.concatenate([slab.copy() for _, slab in slabs])
     labels = np.zeros(target.shape, np.uint8)
@@ -183,7 +185,7 @@ def _labels_of(
 
 def segment(
     ensemble: Ensemble,
-    prepared: Prepared,
+    prepared: PreparedImage,
     facts: Mapping[str, Any],
     windows: Windows,
     *,
@@ -207,10 +209,10 @@ def segment(
         on the image's own voxels, and for several members the standard deviation of each one's own volumes.
     """
     classes, members = ensemble.first.classes, len(ensemble.members)
-    target = Grid(*prepared.image_grid)
+    target = VoxelGrid(*prepared.image_grid)
     array, affine = _within(target, prepared, windows.size)
     d, h, w = array.shape[:3]
-    source = Grid((d, h, w), affine)
+    source = VoxelGrid((d, h, w), affine)
     own = np.zeros((members, len(classes)))  # voxels of each member's own map
 
     def predict(some: np.ndarray) -> np.ndarray:
@@ -235,7 +237,9 @@ def segment(
     return dict(zip(results.columns("segmentation", classes, members > 1), said, strict=True))
 
 
-def _within(target: Grid, prepared: Prepared, least: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
+def _within(
+    target: VoxelGrid, prepared: PreparedImage, least: tuple[int, int, int]
+) -> tuple[np.ndarray, np.ndarray]:
     """The part of the prepared cube that lies in the image, and its affine: padding needs no network.
 
     It is never smaller than a window, so that networks see the padding that they were trained with.

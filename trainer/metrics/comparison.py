@@ -23,14 +23,14 @@ from trainer.metrics.subjects import (
     interval_of_shares,
     mean_left_out,
 )
-from trainer.metrics.tables import Table
+from trainer.metrics.tables import EvaluationTable
 from trainer.run_folder.record import RunFolder
 
 EXCHANGE = "exchange by subject"
 MCNEMAR = "McNemar by subject"
 
 
-def compare(tables: Sequence[Table]) -> dict[str, Any]:
+def compare(tables: Sequence[EvaluationTable]) -> dict[str, Any]:
     """Return the figures of each run, and the differences of each pair of runs.
 
     Args:
@@ -55,7 +55,7 @@ def compare(tables: Sequence[Table]) -> dict[str, Any]:
     }
 
 
-def differences(tables: Sequence[Table], names: Sequence[str]) -> list[dict[str, Any]]:
+def differences(tables: Sequence[EvaluationTable], names: Sequence[str]) -> list[dict[str, Any]]:
     """Return the `comparisons` of `compare`, with these names for the runs."""
     subjects = Subjects.named(tables[0].subjects)
     areas = [_area(table, subjects) for table in tables]
@@ -72,7 +72,9 @@ def differences(tables: Sequence[Table], names: Sequence[str]) -> list[dict[str,
     return found
 
 
-def aligned(tables: Sequence[Table], *, common: bool = False) -> tuple[list[Table], list[str]]:
+def aligned(
+    tables: Sequence[EvaluationTable], *, common: bool = False
+) -> tuple[list[EvaluationTable], list[str]]:
     """Return the same scans of every table, in the same order, and notes for the reader.
 
     Lines belong together by the row of the shard set, if all runs had the same one; else by subject and
@@ -129,7 +131,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-def metrics(table: Table) -> dict[str, Any]:
+def metrics(table: EvaluationTable) -> dict[str, Any]:
     """Return the figures of a table, by its task."""
     if table.task == "classification":
         return classification_metrics(table.true, table.values, table.classes, table.subjects)
@@ -168,12 +170,14 @@ def auc_difference(
     return None if bounds is None else (difference.value, bounds)
 
 
-def _area(table: Table, subjects: Subjects) -> LeftOut | None:
+def _area(table: EvaluationTable, subjects: Subjects) -> LeftOut | None:
     return auc_left_out(table.true, table.values, subjects) if table.task == "classification" else None
 
 
 def _differences(
-    one: tuple[Table, LeftOut | None], other: tuple[Table, LeftOut | None], subjects: Subjects
+    one: tuple[EvaluationTable, LeftOut | None],
+    other: tuple[EvaluationTable, LeftOut | None],
+    subjects: Subjects,
 ) -> dict[str, dict[str, Any]]:
     """By metric: difference, interval, p_value, test."""
     (first, first_area), (second, second_area) = one, other
@@ -222,7 +226,7 @@ def _of_hits(one: np.ndarray, other: np.ndarray, subjects: Subjects) -> dict[str
     }
 
 
-def _names(tables: Sequence[Table]) -> list[str]:
+def _names(tables: Sequence[EvaluationTable]) -> list[str]:
     """Each run's folder name, or the whole path where two are named alike."""
     names = [table.run.resolve().name for table in tables]
     return [
@@ -230,7 +234,7 @@ def _names(tables: Sequence[Table]) -> list[str]:
     ]
 
 
-def _keys(tables: Sequence[Table], one_set: bool) -> list[list[tuple[Hashable, ...]]]:
+def _keys(tables: Sequence[EvaluationTable], one_set: bool) -> list[list[tuple[Hashable, ...]]]:
     """What each table's lines are known by in every table; the subject comes first."""
     if one_set:
         return [list(zip(table.subjects, table.rows.tolist(), strict=True)) for table in tables]
@@ -240,7 +244,7 @@ def _keys(tables: Sequence[Table], one_set: bool) -> list[list[tuple[Hashable, .
     return [_by_order(table) for table in tables]
 
 
-def _by_order(table: Table) -> list[tuple[Hashable, ...]]:
+def _by_order(table: EvaluationTable) -> list[tuple[Hashable, ...]]:
     total, seen, keys = Counter(table.subjects), Counter[str](), []
     for place in np.argsort(table.rows, kind="stable"):
         subject = table.subjects[place]
@@ -249,7 +253,7 @@ def _by_order(table: Table) -> list[tuple[Hashable, ...]]:
     return [key for _, key in sorted(keys)]
 
 
-def _check_same_task(one: Table, other: Table) -> None:
+def _check_same_task(one: EvaluationTable, other: EvaluationTable) -> None:
     if one.task != other.task:
         raise RunError(
             f"{one.run} is a {one.task}, {other.run} a {other.task}.",
@@ -264,7 +268,7 @@ def _check_same_task(one: Table, other: Table) -> None:
         )
 
 
-def _check_same_truth(one: Table, other: Table) -> None:
+def _check_same_truth(one: EvaluationTable, other: EvaluationTable) -> None:
     # Targets are written with six digits.
     differ = np.flatnonzero(~np.isclose(one.true, other.true, rtol=1e-5, atol=0))
     if len(differ):

@@ -25,7 +25,7 @@ Line = dict[str, str]
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedVolume:
     """One line per judged volume.
 
     Attributes:
@@ -65,7 +65,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Table(Judged):
+class EvaluationTable(JudgedVolume):
     """That of a run.
 
     Attributes:
@@ -76,7 +76,7 @@ class Table(Judged):
     run: Path
     shards: str | None
 
-    def taken(self, places: Sequence[int]) -> Table:
+    def taken(self, places: Sequence[int]) -> EvaluationTable:
         """Return the table with the lines at these places only, in this order."""
         where = np.asarray(places, np.int64)
         return dataclasses.replace(
@@ -88,7 +88,7 @@ class Table(Judged):
             values=self.values[where],
         )
 
-    def with_classes(self, classes: tuple[str, ...]) -> Table:
+    def with_classes(self, classes: tuple[str, ...]) -> EvaluationTable:
         """Return the table with its classes in another order."""
         if not classes:
             return self
@@ -102,7 +102,7 @@ class Table(Judged):
         return dataclasses.replace(self, classes=classes, values=self.values[:, columns])
 
 
-def read(run: Path, split: str) -> Table:
+def read(run: Path, split: str) -> EvaluationTable:
     """Read a finished run's table.
 
     Raises:
@@ -122,7 +122,7 @@ def read(run: Path, split: str) -> Table:
         found = judged(*lines(path))
     except ValueError as error:
         raise RunError(f"{path}: is damaged: {error}.", cure=cure, path=path) from None
-    return Table(**vars(found), run=run, shards=_content_hash(folder))
+    return EvaluationTable(**vars(found), run=run, shards=_content_hash(folder))
 
 
 def lines(path: Path) -> tuple[tuple[str, ...], list[Line]]:
@@ -154,7 +154,7 @@ def lines(path: Path) -> tuple[tuple[str, ...], list[Line]]:
     return header, found
 
 
-def judged(header: Sequence[str], lines: Sequence[Line]) -> Judged:
+def judged(header: Sequence[str], lines: Sequence[Line]) -> JudgedVolume:
     """Parse the lines of a table of predictions.
 
     Raises:
@@ -173,7 +173,7 @@ def judged(header: Sequence[str], lines: Sequence[Line]) -> Judged:
     values = np.array([[float(line[name] or empty) for name in wanted] for line in lines])
     if task != "segmentation" and not (np.isfinite(values).all() and np.isfinite(true).all()):
         raise ValueError("a number is not finite")
-    return Judged(
+    return JudgedVolume(
         task=task,
         classes=classes,
         rows=np.array([int(line["row"]) for line in lines]),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.report.story import Story, read_json
+from trainer.report.story import ReportMaterial, read_json
 
 MOST_PICTURES = 6
 # A page that carries more than this is slow to open on a phone.
@@ -59,7 +59,7 @@ class Attribution:
     left_out: int
 
 
-def read(story: Story) -> list[Attribution]:
+def read(story: ReportMaterial) -> list[Attribution]:
     """Return the methods in alphabetical order; what cannot be read is a note."""
     folder = story.folder / "explanations"
     found = []

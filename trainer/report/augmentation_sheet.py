@@ -22,7 +22,7 @@ _LEFT, _TOP, _GAP = 130, 26, 6
 
 
 @dataclass(frozen=True)
-class Row:
+class SheetRow:
     """One row of the sheet.
 
     Attributes:
@@ -47,7 +47,7 @@ def rows(
     sample: int,
     samples: int,
     voxel_mm: tuple[float, float, float],
-) -> list[Row]:
+) -> list[SheetRow]:
     """Return what the first `samples` epochs make of a volume.
 
     Each change by itself, in every sample; then all of them together, as often as the configuration says:
@@ -64,7 +64,7 @@ def rows(
     """
     made = []
     for name, one in {**single(config), TOGETHER: config}.items():
-        row = Row(name, [], [], [])
+        row = SheetRow(name, [], [], [])
         for epoch in range(samples):
             began = time.perf_counter()
             drawn = augment.draw(one, seed, epoch, sample, volume.shape, voxel_mm)
@@ -89,7 +89,7 @@ def sheet(
     title: str,
     volume: np.ndarray,
     label_map: np.ndarray | None,
-    made: list[Row],
+    made: list[SheetRow],
     voxel_mm: tuple[float, float, float],
 ) -> bytes:
     """Return the sheet as PNG: the volume as it is stored, then the samples, each in three planes."""

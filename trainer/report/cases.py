@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from trainer.report import case_maps, slices
-from trainer.report.predictions import Found, Overlaps, Predictions, Values
-from trainer.report.story import Story, read
+from trainer.report.predictions import ClassPredictions, Found, Overlaps, Values
+from trainer.report.story import ReportMaterial, read
 
 MOST = 6
 
@@ -50,7 +50,7 @@ def worst(found: Found) -> list[tuple[int, str]]:
 
     Classification: mistakes, the surest first. Regression: the largest errors. Segmentation: the lowest Dice.
     """
-    if isinstance(found, Predictions):
+    if isinstance(found, ClassPredictions):
         sure, right = found.probabilities.max(axis=1), found.predicted == found.true
         wrong = _of_subjects(found, [int(i) for i in np.argsort(-sure, kind="stable") if not right[i]])
         return [
@@ -78,7 +78,7 @@ def typical(found: Found) -> list[tuple[int, str]]:
     Classification: the surest right answer of each class and two that the network was unsure of. Otherwise
     the best and the middle one.
     """
-    if isinstance(found, Predictions):
+    if isinstance(found, ClassPredictions):
         sure, right = found.probabilities.max(axis=1), found.predicted == found.true
         falling = [int(i) for i in np.argsort(-sure, kind="stable") if right[i]]
         chosen: dict[int, str] = {}
@@ -114,7 +114,7 @@ def rows_with_maps(run_folder: Path) -> list[int]:
     return [int(found.rows[i]) for i, _ in (*worst(found), *typical(found))]
 
 
-def pictures(story: Story, found: Found, chosen: list[tuple[int, str]]) -> list[Case]:
+def pictures(story: ReportMaterial, found: Found, chosen: list[tuple[int, str]]) -> list[Case]:
     """Return the cases with their pictures; none where the shard set is not at hand.
 
     Raises:
@@ -142,7 +142,7 @@ def pictures(story: Story, found: Found, chosen: list[tuple[int, str]]) -> list[
     return cases
 
 
-def _picture(story: Story, found: Found, row: int) -> np.ndarray:
+def _picture(story: ReportMaterial, found: Found, row: int) -> np.ndarray:
     shards = story.shards
     assert shards is not None  # noqa: S101  pictures() has looked
     volume = shards.read(row)
@@ -156,9 +156,9 @@ def _picture(story: Story, found: Found, row: int) -> np.ndarray:
     return slices.with_contours(volume, shards.voxel_size, true, predicted, at)
 
 
-def _says(story: Story, found: Found, i: int) -> tuple[str, str]:
+def _says(story: ReportMaterial, found: Found, i: int) -> tuple[str, str]:
     """What is so and what the network said, and whether that is right."""
-    if isinstance(found, Predictions):
+    if isinstance(found, ClassPredictions):
         true, called = int(found.true[i]), int(found.predicted[i])
         probability = float(found.probabilities[i, called])
         words = f"is {found.classes[true]}, called {found.classes[called]} with {probability:.2f}"

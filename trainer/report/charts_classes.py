@@ -13,7 +13,7 @@ from trainer.metrics.subjects import Subjects, share_interval
 from trainer.report.axes import BOTTOM, LEFT, RIGHT, TOP, Axes, Point
 from trainer.report.charts_training import SHARE_TICKS
 from trainer.report.figure import Figure, table
-from trainer.report.predictions import Predictions
+from trainer.report.predictions import ClassPredictions
 
 # Letters of a name that fit beside its value, on a phone too.
 _FITS = 34
@@ -25,7 +25,7 @@ _CELL, _LETTER = 100, 6.6
 Curve = tuple[str, np.ndarray, np.ndarray, str]
 
 
-def curves_of(found: Predictions, baseline: Mapping[int, Sequence[float]], name: str) -> list[Curve]:
+def curves_of(found: ClassPredictions, baseline: Mapping[int, Sequence[float]], name: str) -> list[Curve]:
     """What ROC and precision-recall curves are drawn of: two classes, the network and the linear baseline;
     more, each class against the rest."""
     if len(found.classes) > 2:
@@ -137,7 +137,7 @@ def intervals(
     )
 
 
-def probabilities(found: Predictions) -> Figure | None:
+def probabilities(found: ClassPredictions) -> Figure | None:
     """Return for two classes every scan's probability of the second one, by true class."""
     if len(found.classes) != 2:
         return None
@@ -164,7 +164,7 @@ def probabilities(found: Predictions) -> Figure | None:
     return Figure("probabilities", "Every scan", axes, table(header, numbers), legend)
 
 
-def calibration(found: Predictions, ece: float | None) -> Figure | None:
+def calibration(found: ClassPredictions, ece: float | None) -> Figure | None:
     """Return how often the network is right where it is about equally sure, for 20 scans or more."""
     if len(found.true) < 20:
         return None

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.data.shards.index import Volume
-from trainer.report.figure import Table, table
-from trainer.report.story import Story
+from trainer.report.figure import FigureTable, table
+from trainer.report.story import ReportMaterial
 
 SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
-class Group:
+class CohortGroup:
     """The scans of a split, or of one class in it; people are counted once.
 
     Attributes:
@@ -61,7 +61,7 @@ class Group:
         return ", ".join(f"{n} {name}" for name, n in self.sites) or "–"
 
 
-def groups(story: Story) -> list[Group]:
+def groups(story: ReportMaterial) -> list[CohortGroup]:
     """Return each split as a whole, then class by class; only numbers of scans where the shards are not at
     hand.
     """
@@ -73,7 +73,7 @@ def groups(story: Story) -> list[Group]:
             continue
         volumes = _volumes(story, rows)
         if volumes is None:
-            found.append(Group(name, "all", len(rows)))
+            found.append(CohortGroup(name, "all", len(rows)))
             continue
         found.append(_group(name, "all", volumes))
         if story.task.name == "classification":
@@ -82,7 +82,7 @@ def groups(story: Story) -> list[Group]:
     return found
 
 
-def as_table(found: Sequence[Group]) -> Table:
+def as_table(found: Sequence[CohortGroup]) -> FigureTable:
     """Return the groups as numbers, for a CSV file."""
     header = (
         "split", "class", "scans", "subjects", "age_mean", "age_sd", "age_min", "age_max", "sex", "sites"
@@ -95,7 +95,7 @@ def as_table(found: Sequence[Group]) -> Table:
     return table(header, rows)
 
 
-def subjects_apart(story: Story) -> bool | None:
+def subjects_apart(story: ReportMaterial) -> bool | None:
     """Return whether no subject is in two splits; None when that cannot be seen from here."""
     seen: list[str] = []
     for rows in story.facts.split.values():
@@ -106,7 +106,7 @@ def subjects_apart(story: Story) -> bool | None:
     return len(seen) == len(set(seen)) if seen else None
 
 
-def _volumes(story: Story, rows: Sequence[object]) -> list[Volume] | None:
+def _volumes(story: ReportMaterial, rows: Sequence[object]) -> list[Volume] | None:
     if story.shards is None:
         return None
     volumes = story.shards.volumes
@@ -114,13 +114,13 @@ def _volumes(story: Story, rows: Sequence[object]) -> list[Volume] | None:
     return [volumes[place] for place in places] if len(places) == len(rows) else None
 
 
-def _group(split: str, label: str, volumes: Sequence[Volume]) -> Group:
+def _group(split: str, label: str, volumes: Sequence[Volume]) -> CohortGroup:
     people: dict[str, Volume] = {}
     for volume in volumes:
         people.setdefault(volume.subject, volume)  # someone scanned twice counts as at the first scan
     ages = [volume.age for volume in people.values() if volume.age is not None]
     spread = float(np.std(ages, ddof=1)) if len(ages) > 1 else None
-    return Group(
+    return CohortGroup(
         split,
         label,
         len(volumes),

@@ -14,14 +14,14 @@ from trainer.report.figure import Figure, table
 from trainer.report.judgement import Judgement, pair
 from trainer.report.methods import settings_of
 from trainer.report.methods_training import trained_loss
-from trainer.report.page import Page, template
-from trainer.report.predictions import Found, Predictions, as_table
+from trainer.report.page import ReportPage, template
+from trainer.report.predictions import ClassPredictions, Found, as_table
 from trainer.report.run_page import judge
 from trainer.report.sentences import count
-from trainer.report.story import Story, read
+from trainer.report.story import ReportMaterial, read
 
 
-def render(folders: Sequence[Path]) -> Page:
+def render(folders: Sequence[Path]) -> ReportPage:
     """Return the report of several runs.
 
     Raises:
@@ -61,10 +61,10 @@ def render(folders: Sequence[Path]) -> Page:
         ).csv(),
         "differences": _pairs_table(compared),
     }
-    return Page(html, tuple(figures), tables, {})
+    return ReportPage(html, tuple(figures), tables, {})
 
 
-def _check_tasks(stories: Sequence[Story]) -> None:
+def _check_tasks(stories: Sequence[ReportMaterial]) -> None:
     first = stories[0]
     for story in stories[1:]:
         if story.task.name != first.task.name or (
@@ -76,11 +76,11 @@ def _check_tasks(stories: Sequence[Story]) -> None:
             )
 
 
-def _words(story: Story) -> str:
+def _words(story: ReportMaterial) -> str:
     return f"{story.task.name} ({', '.join(story.task.classes) or story.task.target or 'no classes'})"
 
 
-def _names(stories: Sequence[Story]) -> list[str]:
+def _names(stories: Sequence[ReportMaterial]) -> list[str]:
     """Names of the runs; where two have the same, as much of their folders as tells them apart."""
     paths = [story.folder.resolve().parts for story in stories]
     choices = [[story.name for story in stories]]
@@ -88,12 +88,14 @@ def _names(stories: Sequence[Story]) -> list[str]:
     return next((names for names in choices if len(set(names)) == len(names)), choices[-1])
 
 
-def _judged(runs: Sequence[tuple[str, Story]]) -> list[tuple[str, Story, Found]]:
+def _judged(runs: Sequence[tuple[str, ReportMaterial]]) -> list[tuple[str, ReportMaterial, Found]]:
     """Those with predictions."""
     return [(name, story, story.predictions[story.judged]) for name, story in runs if story.judged]
 
 
-def _compared(judged: Sequence[tuple[str, Story, Found]]) -> tuple[list[Pair], list[str], str | None]:
+def _compared(
+    judged: Sequence[tuple[str, ReportMaterial, Found]],
+) -> tuple[list[Pair], list[str], str | None]:
     """The pairs, notes on how subjects were matched, and why there are no pairs where there are none."""
     if len(judged) < 2:
         return [], [], None
@@ -105,7 +107,7 @@ def _compared(judged: Sequence[tuple[str, Story, Found]]) -> tuple[list[Pair], l
     return pairs, notes, None
 
 
-def _people(judged: Sequence[tuple[str, Story, Found]]) -> str:
+def _people(judged: Sequence[tuple[str, ReportMaterial, Found]]) -> str:
     """How many scans of how many subjects, of runs that are compared."""
     first = judged[0][2] if judged else None
     return "" if first is None else f"{len(first.rows)} of {count(first.people, 'subject')}"
@@ -126,7 +128,9 @@ def _tiles(judgements: dict[str, Judgement]) -> tuple[list[str], dict[str, list[
     return kept, rows
 
 
-def _figures(judged: Sequence[tuple[str, Story, Found]], judgements: dict[str, Judgement]) -> list[Figure]:
+def _figures(
+    judged: Sequence[tuple[str, ReportMaterial, Found]], judgements: dict[str, Judgement]
+) -> list[Figure]:
     """Charts of the runs over each other; ROC curves for two classes."""
     found: list[Figure | None] = []
     bars = []
@@ -135,7 +139,7 @@ def _figures(judged: Sequence[tuple[str, Story, Found]], judgements: dict[str, J
         metrics, kind = judgements[name].metrics, f"s{1 + place % 6}"
         if metrics.get("auc") is not None:
             bars.append((name, metrics["auc"], pair(metrics["auc_interval"]), kind))
-        if isinstance(predictions, Predictions) and len(predictions.classes) == 2:
+        if isinstance(predictions, ClassPredictions) and len(predictions.classes) == 2:
             curves.append((name, predictions.true == 1, predictions.probabilities[:, 1], kind))
     if bars:
         found.append(charts_classes.intervals(bars, "AUC, 95 % interval", "AUC of each run"))
@@ -144,12 +148,12 @@ def _figures(judged: Sequence[tuple[str, Story, Found]], judgements: dict[str, J
     return [figure for figure in found if figure is not None]
 
 
-def _training(runs: Sequence[tuple[str, Story]]) -> list[Figure]:
+def _training(runs: Sequence[tuple[str, ReportMaterial]]) -> list[Figure]:
     losses = [trained_loss(story) or name for name, story in runs]
     return charts_training.curves_of_runs([(name, story.epochs) for name, story in runs], losses)
 
 
-def _facts(runs: Sequence[tuple[str, Story]]) -> list[tuple[str, list[str]]]:
+def _facts(runs: Sequence[tuple[str, ReportMaterial]]) -> list[tuple[str, list[str]]]:
     """Facts of each run, side by side."""
     told = [dict(facts.run_facts(story)) for _, story in runs]
     names = dict.fromkeys(name for one in told for name in one)
@@ -201,7 +205,7 @@ class Pair:
     method: str
 
 
-def differing_settings(runs: Sequence[tuple[str, Story]]) -> list[tuple[str, list[str]]]:
+def differing_settings(runs: Sequence[tuple[str, ReportMaterial]]) -> list[tuple[str, list[str]]]:
     """Return dotted keys whose values are not the same in all runs, with each run's value in words."""
     flat = [_flat(settings_of(story)) for _, story in runs]
     keys = dict.fromkeys(key for one in flat for key in one)

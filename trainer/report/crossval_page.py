@@ -17,9 +17,9 @@ from trainer.report.charts_training import SHARE_TICKS
 from trainer.report.figure import Figure, table
 from trainer.report.judgement import Tile, interval, share
 from trainer.report.methods_training import trained_loss
-from trainer.report.page import Page, template
-from trainer.report.predictions import Predictions
-from trainer.report.story import Story, number, read
+from trainer.report.page import ReportPage, template
+from trainer.report.predictions import ClassPredictions
+from trainer.report.story import ReportMaterial, number, read
 from trainer.report.strips import strips
 from trainer.run_folder import crossval_folder
 
@@ -44,13 +44,13 @@ _LARGE = ("auc", "accuracy", "mae", "r2", "dice")
 
 
 @dataclass(frozen=True)
-class Run:
+class FoldRun:
     """One fold's run: its entry in crossval.json, and its folder where that is at hand."""
 
     fold: int
     seed: int
     entry: Mapping[str, Any]
-    story: Story | None
+    story: ReportMaterial | None
 
     @property
     def name(self) -> str:
@@ -58,7 +58,7 @@ class Run:
         return f"fold {self.fold}, seed {self.seed}"
 
 
-def render(folder: Path) -> Page:
+def render(folder: Path) -> ReportPage:
     """Return the report of a cross-validation.
 
     Raises:
@@ -93,10 +93,10 @@ def render(folder: Path) -> Page:
         notes=[f"{run.name}: {note}" for run in runs if run.story for note in run.story.notes],
     )
     rows = [[run.fold, run.seed, *(_metric(run, name) for name in names)] for run in runs]
-    return Page(html, tuple(figures), {"folds": table(["fold", "seed", *names], rows).csv()}, {})
+    return ReportPage(html, tuple(figures), {"folds": table(["fold", "seed", *names], rows).csv()}, {})
 
 
-def _runs(folder: Path, summary: Mapping[str, Any]) -> list[Run]:
+def _runs(folder: Path, summary: Mapping[str, Any]) -> list[FoldRun]:
     found = []
     for entry in summary["per_fold"]:
         if not isinstance(entry, dict):
@@ -108,7 +108,7 @@ def _runs(folder: Path, summary: Mapping[str, Any]) -> list[Run]:
             story = read(path)
         except RunError:
             story = None
-        found.append(Run(fold, seed, entry, story))
+        found.append(FoldRun(fold, seed, entry, story))
     return found
 
 
@@ -117,7 +117,7 @@ def _part(summary: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _metric(run: Run, name: str) -> float | None:
+def _metric(run: FoldRun, name: str) -> float | None:
     return number(_part(run.entry, "metrics").get(name))
 
 
@@ -157,7 +157,7 @@ def _spread(told: Mapping[str, Any], places: int) -> str:
 
 
 def _per_fold(
-    runs: Sequence[Run], names: Sequence[str]
+    runs: Sequence[FoldRun], names: Sequence[str]
 ) -> tuple[list[tuple[str, bool]], list[tuple[str, ...]]]:
     """The table of runs, for sorting."""
     header = [("Run", False), ("Fold", True), ("Seed", True), ("Best epoch", True), ("n", True)]
@@ -178,7 +178,7 @@ def _per_fold(
     return header, rows
 
 
-def _figures(runs: Sequence[Run], names: Sequence[str]) -> list[Figure]:
+def _figures(runs: Sequence[FoldRun], names: Sequence[str]) -> list[Figure]:
     shares = [name for name in names if name in SHARES]
     figures: list[Figure | None] = []
     values = {name: [_metric(run, name) for run in runs] for name in names}
@@ -203,13 +203,13 @@ def _figures(runs: Sequence[Run], names: Sequence[str]) -> list[Figure]:
     return [figure for figure in figures if figure is not None]
 
 
-def _curves(runs: Sequence[Run]) -> list[charts_classes.Curve]:
+def _curves(runs: Sequence[FoldRun]) -> list[charts_classes.Curve]:
     """For two classes: a thin ROC curve for each fold and one of all its subjects for each seed."""
-    by_seed: dict[int, list[Predictions]] = {}
+    by_seed: dict[int, list[ClassPredictions]] = {}
     thin: list[charts_classes.Curve] = []
     for run in runs:
         found = run.story.predictions.get("test") if run.story is not None else None
-        if not isinstance(found, Predictions) or len(found.classes) != 2:
+        if not isinstance(found, ClassPredictions) or len(found.classes) != 2:
             return []
         by_seed.setdefault(run.seed, []).append(found)
         thin.append((run.name, found.true == 1, found.probabilities[:, 1], "faint"))

@@ -6,13 +6,13 @@ import hashlib
 from datetime import datetime
 from typing import Any
 
-from trainer.report.story import Story, number
+from trainer.report.story import ReportMaterial, number
 from trainer.run_folder.run_record import Processor
 
 Fact = tuple[str, str]
 
 
-def run_facts(story: Story) -> list[Fact]:
+def run_facts(story: ReportMaterial) -> list[Fact]:
     """Return the run in figures, for a list of terms; what is not known is left out."""
     facts, result = story.facts, story.result
     model = story.config.get("model")
@@ -44,7 +44,7 @@ def watt_hours(energy: float, result: dict[str, Any]) -> str:
     return f"{energy:.3g} Wh" + (f" ({source})" if source else "")
 
 
-def record(story: Story) -> list[Fact]:
+def record(story: ReportMaterial) -> list[Fact]:
     """Return what makes the run repeatable: command, hashes, seeds, versions."""
     facts, shards = story.facts, story.facts.shards
     command = facts.command
@@ -63,7 +63,7 @@ def record(story: Story) -> list[Fact]:
     return [(name, str(value)) for name, value in pairs if value not in (None, "")]
 
 
-def places(story: Story) -> list[dict[str, str]]:
+def places(story: ReportMaterial) -> list[dict[str, str]]:
     """Return which ranks ran on which host, its processor and its GPUs."""
     hosts, gpus, processors = story.facts.hosts, story.facts.gpus, story.facts.processors
     per_rank = gpus if len(gpus) == len(hosts) else [None] * len(hosts)
@@ -95,7 +95,7 @@ def ranges(ranks: list[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in runs)
 
 
-def packages(story: Story) -> list[Fact]:
+def packages(story: ReportMaterial) -> list[Fact]:
     """Return software and processor."""
     facts = story.facts
     cpu = facts.cpu

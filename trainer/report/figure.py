@@ -15,7 +15,7 @@ from trainer.report.paper import write_png
 
 
 @dataclass(frozen=True)
-class Table:
+class FigureTable:
     """Numbers for a CSV file: column names and rows."""
 
     header: tuple[str, ...]
@@ -47,7 +47,7 @@ class Figure:
     name: str
     heading: str
     axes: Axes
-    table: Table
+    table: FigureTable
     legend: Sequence[tuple[str, str]] = field(default=())
     caption: str = ""
     wide: bool = False
@@ -58,9 +58,9 @@ class Figure:
         return self.axes.svg()
 
 
-def table(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> Table:
-    """Return a `Table` from any iterables."""
-    return Table(tuple(header), tuple(tuple(row) for row in rows))
+def table(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> FigureTable:
+    """Return a `FigureTable` from any iterables."""
+    return FigureTable(tuple(header), tuple(tuple(row) for row in rows))
 
 
 def save(figures: Iterable[Figure], folder: Path) -> None:

@@ -23,11 +23,11 @@ from trainer.report.judgement import (
     share,
     told_interval,
 )
-from trainer.report.predictions import Predictions
-from trainer.report.story import Story, number
+from trainer.report.predictions import ClassPredictions
+from trainer.report.story import ReportMaterial, number
 
 
-def judge(story: Story, found: Predictions) -> Judgement:
+def judge(story: ReportMaterial, found: ClassPredictions) -> Judgement:
     """Return AUC, accuracy and the rest, against a linear model on tissue volumes where there is one."""
     metrics = classification_metrics(found.true, found.probabilities, found.classes, found.subjects)
     baseline = _baseline(story, found) if story.judged == "test" else {}
@@ -53,7 +53,7 @@ def judge(story: Story, found: Predictions) -> Judgement:
     )
 
 
-def _metrics_of(baseline: dict[int, list[float]], found: Predictions) -> dict[str, Any]:
+def _metrics_of(baseline: dict[int, list[float]], found: ClassPredictions) -> dict[str, Any]:
     """The linear model's metrics, by subject as the network's, whatever an older version wrote."""
     if not baseline:
         return {}
@@ -78,7 +78,7 @@ def _tiles(metrics: dict[str, Any], linear: dict[str, Any]) -> tuple[Tile, ...]:
     return tuple(tiles)
 
 
-def _against(story: Story, metrics: dict[str, Any], linear: dict[str, Any]) -> Figure | None:
+def _against(story: ReportMaterial, metrics: dict[str, Any], linear: dict[str, Any]) -> Figure | None:
     if metrics["auc"] is None:
         return None
     bars = [("this network", metrics["auc"], pair(metrics["auc_interval"]), "s1")]
@@ -92,7 +92,7 @@ def _against(story: Story, metrics: dict[str, Any], linear: dict[str, Any]) -> F
     return dataclasses.replace(figure, caption=figure.caption + seen)
 
 
-def _baseline(story: Story, found: Predictions) -> dict[int, list[float]]:
+def _baseline(story: ReportMaterial, found: ClassPredictions) -> dict[int, list[float]]:
     """The linear model's probabilities by row, if it judged every one of these scans."""
     stored = story.baseline.get("predictions", {})
     wanted = [stored.get(str(int(row))) for row in found.rows]
@@ -104,7 +104,7 @@ def _baseline(story: Story, found: Predictions) -> dict[int, list[float]]:
 
 
 def _verdict(
-    found: Predictions, metrics: dict[str, Any], baseline: dict[int, list[float]], config: dict[str, Any]
+    found: ClassPredictions, metrics: dict[str, Any], baseline: dict[int, list[float]], config: dict[str, Any]
 ) -> str:
     if metrics["auc"] is None:
         return "Not every class is among these scans, so there is no ROC curve to judge by."
@@ -125,7 +125,7 @@ def _verdict(
     return f"{told} {against_volumes.judged(value, low, high, config)}"
 
 
-def _scans(found: Predictions) -> ScanTable:
+def _scans(found: ClassPredictions) -> ScanTable:
     """Mistakes first, the surest of them on top."""
     sure, right = found.probabilities.max(axis=1), found.predicted == found.true
     order = sorted(range(len(found.true)), key=lambda i: (right[i], -sure[i], found.names[i]))

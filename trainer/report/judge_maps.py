@@ -19,10 +19,10 @@ from trainer.report.judgement import (
     told_interval,
 )
 from trainer.report.predictions import Overlaps
-from trainer.report.story import Story
+from trainer.report.story import ReportMaterial
 
 
-def judge(story: Story, found: Overlaps) -> Judgement:
+def judge(story: ReportMaterial, found: Overlaps) -> Judgement:
     """Return Dice and surface distance of each class, mean over scans."""
     metrics = segmentation_metrics(found.dice_by_class, found.hd95_by_class, found.subjects)
     per_class = metrics["per_class"]

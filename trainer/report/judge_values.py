@@ -6,10 +6,10 @@ from trainer.metrics.regression import regression_metrics
 from trainer.report import charts_values as charts
 from trainer.report.judgement import Judgement, ScanTable, Tile, scan_cells, scan_header, share, told_interval
 from trainer.report.predictions import Values
-from trainer.report.story import Story
+from trainer.report.story import ReportMaterial
 
 
-def judge(story: Story, found: Values) -> Judgement:
+def judge(story: ReportMaterial, found: Values) -> Judgement:
     """Return mean absolute error, R² and the rest."""
     metrics = regression_metrics(found.true, found.predicted, found.subjects)
     target, unit = story.task.target or "age", story.task.unit

@@ -13,11 +13,11 @@ from trainer import config as configuration
 from trainer.data.images.recipe import XFORMS
 from trainer.data.splits import leaks
 from trainer.errors import ConfigError
-from trainer.report.cohort import SPLITS, Group
+from trainer.report.cohort import SPLITS, CohortGroup
 from trainer.report.facts import watt_hours
 from trainer.report.methods_training import network, selection, training
 from trainer.report.sentences import blank, count, get
-from trainer.report.story import Story, number
+from trainer.report.story import ReportMaterial, number
 from trainer.run_folder.run_record import Processor
 
 
@@ -30,7 +30,9 @@ class Paragraph:
     text: str
 
 
-def paragraphs(story: Story, groups: Sequence[Group], explained: Sequence[str]) -> list[Paragraph]:
+def paragraphs(
+    story: ReportMaterial, groups: Sequence[CohortGroup], explained: Sequence[str]
+) -> list[Paragraph]:
     """Return the methods section of a paper about this run.
 
     Args:
@@ -52,7 +54,7 @@ def paragraphs(story: Story, groups: Sequence[Group], explained: Sequence[str]) 
     return [Paragraph(part, heading, " ".join(s for s in said if s)) for part, heading, said in texts]
 
 
-def left_to_say(story: Story) -> list[str]:
+def left_to_say(story: ReportMaterial) -> list[str]:
     """Return what CLAIM asks for and no run folder can know."""
     items = [
         "the goal of the study, its hypotheses, and whether it is prospective or retrospective",
@@ -72,7 +74,7 @@ def left_to_say(story: Story) -> list[str]:
     return items
 
 
-def settings_of(story: Story) -> dict[str, Any]:
+def settings_of(story: ReportMaterial) -> dict[str, Any]:
     """Return the configuration with its defaults, or what there is of it where another version wrote it."""
     try:
         return configuration.parse(story.config_text).model_dump(mode="json")
@@ -80,7 +82,7 @@ def settings_of(story: Story) -> dict[str, Any]:
         return story.config
 
 
-def _data(story: Story, settings: dict[str, Any]) -> list[str]:
+def _data(story: ReportMaterial, settings: dict[str, Any]) -> list[str]:
     shards = story.facts.shards
     source = story.shards.source if story.shards is not None else shards.source
     said = [f"Images came from {source}." if source else f"Images came from {blank('source')}."]
@@ -112,7 +114,7 @@ def _of(unit: str) -> str:
     return f" (in{unit})" if unit else ""
 
 
-def _preprocessing(story: Story) -> list[str]:
+def _preprocessing(story: ReportMaterial) -> list[str]:
     recipe, volume = story.facts.preprocessing, story.facts.volume
     size, spacing = number(recipe.get("size")), number(recipe.get("spacing"))
     if size is None:
@@ -138,7 +140,7 @@ def _preprocessing(story: Story) -> list[str]:
     return said
 
 
-def _partitions(story: Story, settings: dict[str, Any], groups: Sequence[Group]) -> list[str]:
+def _partitions(story: ReportMaterial, settings: dict[str, Any], groups: Sequence[CohortGroup]) -> list[str]:
     folds, seed = get(settings, "data.split.folds"), get(settings, "data.split.seed")
     said = ["Subjects, not images, were divided, so that all scans of a subject are in the same partition."]
     if folds:
@@ -181,7 +183,7 @@ INTERVALS = {
 }
 
 
-def _scans(story: Story) -> str:
+def _scans(story: ReportMaterial) -> str:
     """Such as `, over 120 scans of 40 subjects,`; nothing where there are no predictions."""
     found = story.predictions.get(story.judged or "")
     if found is None:
@@ -189,7 +191,7 @@ def _scans(story: Story) -> str:
     return f", over {count(len(found.rows), 'scan')} of {count(found.people, 'subject')},"
 
 
-def _evaluation(story: Story, explained: Sequence[str]) -> list[str]:
+def _evaluation(story: ReportMaterial, explained: Sequence[str]) -> list[str]:
     said = {
         "classification": [
             f"Reported are{_scans(story)} the area under the ROC curve (AUC), average precision, "
@@ -217,7 +219,7 @@ def _evaluation(story: Story, explained: Sequence[str]) -> list[str]:
     return said
 
 
-def _software(story: Story) -> list[str]:
+def _software(story: ReportMaterial) -> list[str]:
     facts = story.facts
     packages = [f"{name} {version}" for name, version in facts.packages.items()]
     if facts.python:

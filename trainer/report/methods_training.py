@@ -9,13 +9,13 @@ from trainer.errors import ConfigError
 from trainer.ranks.stopping import is_falling
 from trainer.report.augmentation import phrases
 from trainer.report.sentences import blank, count, get
-from trainer.report.story import Story, number
+from trainer.report.story import ReportMaterial, number
 from trainer.run_folder import record
 
 _RULES = {"sgd": "stochastic gradient descent", "adam": "Adam", "adamw": "AdamW"}
 
 
-def trained_loss(story: Story) -> str | None:
+def trained_loss(story: ReportMaterial) -> str | None:
     """Return what the run trained, in words; None where another version wrote its configuration."""
     try:
         return configuration.parse(story.config_text).trained_loss
@@ -23,7 +23,7 @@ def trained_loss(story: Story) -> str | None:
         return None
 
 
-def network(story: Story, settings: dict[str, Any]) -> list[str]:
+def network(story: ReportMaterial, settings: dict[str, Any]) -> list[str]:
     """Return which network, how large, and where its weights started."""
     name, width = get(settings, "model.name"), get(settings, "model.width")
     parameters, volume = story.facts.parameters, story.facts.volume
@@ -52,7 +52,7 @@ def network(story: Story, settings: dict[str, Any]) -> list[str]:
     return said
 
 
-def training(story: Story, settings: dict[str, Any]) -> list[str]:
+def training(story: ReportMaterial, settings: dict[str, Any]) -> list[str]:
     """Return loss, optimizer, schedule, batch, epochs, augmentation."""
     optimizer = get(settings, "train.optimizer")
     if not isinstance(optimizer, dict):
@@ -106,7 +106,7 @@ def _schedule(schedule: Any) -> str:
     return f"The rate {parts}.{scaled}" if parts else ""
 
 
-def _added(story: Story, kind: Any) -> list[str]:
+def _added(story: ReportMaterial, kind: Any) -> list[str]:
     """How the rate went on in epochs that were added to the run."""
     cycles = story.facts.cycles
     if not cycles:
@@ -131,7 +131,7 @@ def _augmentation(augment: Any) -> str:
     return f"Training images were {', '.join(changes)}."
 
 
-def captions(story: Story, settings: dict[str, Any]) -> dict[str, str]:
+def captions(story: ReportMaterial, settings: dict[str, Any]) -> dict[str, str]:
     """Return by learning curve what its lines are, and on what: see `charts_training.learning_curves`."""
     seen = "Training: mean over an epoch's samples, as the weights changed"
     augment, patch = get(settings, "data.augment"), get(settings, "data.patch")
@@ -155,7 +155,7 @@ def captions(story: Story, settings: dict[str, Any]) -> dict[str, str]:
     return {file: f"{text}{seen} The best epoch is chosen by {by}." for file, text in texts.items()}
 
 
-def best_by(story: Story, settings: dict[str, Any]) -> str:
+def best_by(story: ReportMaterial, settings: dict[str, Any]) -> str:
     """Return the column of metrics.jsonl by which the best epoch was chosen."""
     named = story.result.get("best_by")
     if isinstance(named, str):
@@ -164,7 +164,7 @@ def best_by(story: Story, settings: dict[str, Any]) -> str:
     return str(get(settings, "train.early_stopping.metric") or ("val_loss" if judged else "loss"))
 
 
-def selection(story: Story, settings: dict[str, Any]) -> list[str]:
+def selection(story: ReportMaterial, settings: dict[str, Any]) -> list[str]:
     """Return how the final weights were chosen."""
     stopping = get(settings, "train.early_stopping")
     metric = best_by(story, settings)

@@ -18,7 +18,7 @@ from trainer.report.judgement import interval, share
 
 
 @dataclass(frozen=True)
-class Page:
+class ReportPage:
     """A page and what goes beside it.
 
     Attributes:

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainer.report.axes import BOTTOM, TOP, Axes
 from trainer.report.figure import Figure, table
-from trainer.report.story import Story, number, read_json
+from trainer.report.story import ReportMaterial, number, read_json
 from trainer.telemetry import pipeline
 from trainer.telemetry.pipeline import Segment
 
@@ -38,7 +38,7 @@ class _Layout:
     global_batch: int | None
 
 
-def of(story: Story) -> Figure | None:
+def of(story: ReportMaterial) -> Figure | None:
     """Return the chart of a run; None where no stages pass on micro-batches. What is damaged is a note."""
     plan = read_json(story, _PLAN)
     predicted = _read(story, f"{_PLAN}: division.played", lambda: _predicted(plan))
@@ -59,7 +59,7 @@ def of(story: Story) -> Figure | None:
     return chart(panels, story.facts.hosts, layout.replicas, _words(predicted, measured, layout))
 
 
-def _read(story: Story, what: str, read: Any) -> Panel | None:
+def _read(story: ReportMaterial, what: str, read: Any) -> Panel | None:
     try:
         found: Panel | None = read()
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):

@@ -62,7 +62,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Row:
+class OperationRow:
     """Operations that are divided alike: their names, their parts, and how they are divided."""
 
     first: str
@@ -72,7 +72,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Placement:
+class PlacementSection:
     """What the section shows.
 
     Attributes:
@@ -89,7 +89,7 @@ class Placement:
     """
 
     way: str
-    rows: tuple[Row, ...]
+    rows: tuple[OperationRow, ...]
     rows_left_out: int
     ranks: tuple[tuple[str, ...], ...]
     ranks_left_out: int
@@ -99,7 +99,7 @@ class Placement:
     reasons: Reasons | None = None
 
 
-def of(plan: Mapping[str, Any], hosts: Sequence[str]) -> Placement | None:
+def of(plan: Mapping[str, Any], hosts: Sequence[str]) -> PlacementSection | None:
     """Return the section of a run's plan; None where its network is not divided.
 
     Args:
@@ -115,7 +115,7 @@ def of(plan: Mapping[str, Any], hosts: Sequence[str]) -> Placement | None:
     rows, ranks = drawing["rows"], int(plan["world_size"])
     pairs = sorted(drawing["pairs"], key=lambda pair: -pair[2])
     are_few = ranks <= MOST_IN_MATRIX
-    return Placement(
+    return PlacementSection(
         way=str(plan["way"]),
         rows=tuple(_row(row) for row in rows[:MOST_ROWS]),
         rows_left_out=len(rows[MOST_ROWS:]),
@@ -136,9 +136,9 @@ def cells(plan: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
             yield (*of_row, rank, share, row["features"], row["weights"])
 
 
-def _row(row: Mapping[str, Any]) -> Row:
+def _row(row: Mapping[str, Any]) -> OperationRow:
     parts = tuple(Part(int(rank), float(share)) for rank, share in row["parts"])
-    return Row(str(row["first"]), str(row["last"]), parts, "; ".join(_how(row)))
+    return OperationRow(str(row["first"]), str(row["last"]), parts, "; ".join(_how(row)))
 
 
 def _how(row: Mapping[str, Any]) -> Iterator[str]:

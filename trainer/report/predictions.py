@@ -47,7 +47,7 @@ class Scans:
 
 
 @dataclass(frozen=True)
-class Predictions(Scans):
+class ClassPredictions(Scans):
     """Predictions of a classification.
 
     Attributes:
@@ -122,7 +122,7 @@ class Overlaps(Scans):
         return segmentation.mean_dice(self.dice_by_class)
 
 
-Found = Predictions | Values | Overlaps
+Found = ClassPredictions | Values | Overlaps
 
 
 def read(path: Path, task: str) -> Found:
@@ -145,19 +145,19 @@ def read(path: Path, task: str) -> Found:
     if task == "segmentation":
         count = len(found.classes)
         return Overlaps(found.classes, rows, subjects, values[:, :count], values[:, count:], found.sessions)
-    return Predictions(found.classes, rows, subjects, true, values, found.sessions)
+    return ClassPredictions(found.classes, rows, subjects, true, values, found.sessions)
 
 
-def as_table(name: str, found: Found, shards: str | None) -> tables.Table:
+def as_table(name: str, found: Found, shards: str | None) -> tables.EvaluationTable:
     """Return the same as `trainer.metrics.comparison` takes it, of a run with this name and shard set."""
-    if isinstance(found, Predictions):
+    if isinstance(found, ClassPredictions):
         task, classes, true, values = "classification", found.classes, found.true, found.probabilities
     elif isinstance(found, Values):
         task, classes, true, values = "regression", (), found.true, found.predicted[:, None]
     else:
         task, classes, true = "segmentation", found.classes, np.zeros(len(found.rows))
         values = np.concatenate([found.dice, found.hd95], axis=1)
-    return tables.Table(
+    return tables.EvaluationTable(
         task=task,
         classes=classes,
         rows=found.rows,

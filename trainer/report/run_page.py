@@ -30,10 +30,10 @@ from trainer.report.judge_maps import judge as judge_maps
 from trainer.report.judge_values import judge as judge_values
 from trainer.report.judgement import Judgement
 from trainer.report.methods_training import captions
-from trainer.report.page import Page, template
-from trainer.report.placement import Placement
-from trainer.report.predictions import Found, Overlaps, Predictions
-from trainer.report.story import Story, number, read_json
+from trainer.report.page import ReportPage, template
+from trainer.report.placement import PlacementSection
+from trainer.report.predictions import ClassPredictions, Found, Overlaps
+from trainer.report.story import ReportMaterial, number, read_json
 from trainer.report.subgroups import Subgroups
 from trainer.report.subgroups import of as subgroups_of
 from trainer.run_folder import record as run_record
@@ -41,7 +41,7 @@ from trainer.telemetry import evidence
 from trainer.telemetry.durations import duration
 
 
-def render(story: Story) -> Page:
+def render(story: ReportMaterial) -> ReportPage:
     """Return the report of a run."""
     found = story.predictions[story.judged] if story.judged else None
     section = story.section
@@ -51,11 +51,11 @@ def render(story: Story) -> Page:
     training: tuple[Figure, ...] = section("The curves of the training", lambda: _training_figures(story), ())
     spent = section("Where the time went", lambda: time_spent.of(story), None)
     piped = section("The pipeline", lambda: pipeline.of(story), None)
-    nothing: tuple[Placement | None, list[tuple[Any, ...]]] = (None, [])
+    nothing: tuple[PlacementSection | None, list[tuple[Any, ...]]] = (None, [])
     divided, divided_cells = section("Who holds what", lambda: divided_network(story), nothing)
     worst: list[Case] = section("Pictures of the worst cases", lambda: _cases(story, found, worst=True), [])
     typical: list[Case] = section("Pictures of examples", lambda: _cases(story, found, worst=False), [])
-    groups: list[cohort.Group] = section("The cohort", lambda: cohort.groups(story), [])
+    groups: list[cohort.CohortGroup] = section("The cohort", lambda: cohort.groups(story), [])
     apart = section("Whether subjects are apart", lambda: cohort.subjects_apart(story), None)
     subgroups: Subgroups | None = section(
         "The subgroups", lambda: subgroups_of(story, found) if found is not None else None, None
@@ -119,19 +119,19 @@ def render(story: Story) -> Page:
     figures = (*judged, *training, *(spent.figures if spent is not None else ()))
     if piped is not None:
         figures += (piped,)
-    return Page(html, figures, tables, _pictures(worst, typical), tuple(story.failures))
+    return ReportPage(html, figures, tables, _pictures(worst, typical), tuple(story.failures))
 
 
-def judge(story: Story, found: Found) -> Judgement:
+def judge(story: ReportMaterial, found: Found) -> Judgement:
     """Return how good these predictions are, by the run's task."""
-    if isinstance(found, Predictions):
+    if isinstance(found, ClassPredictions):
         return judge_classes(story, found)
     if isinstance(found, Overlaps):
         return judge_maps(story, found)
     return judge_values(story, found)
 
 
-def divided_network(story: Story) -> tuple[Placement | None, list[tuple[Any, ...]]]:
+def divided_network(story: ReportMaterial) -> tuple[PlacementSection | None, list[tuple[Any, ...]]]:
     """Return the section of a network that is divided, and cells of its table; what is damaged is a note."""
     plan = read_json(story, "plan.json")
     try:
@@ -142,7 +142,7 @@ def divided_network(story: Story) -> tuple[Placement | None, list[tuple[Any, ...
         return None, []
 
 
-def _state(story: Story) -> str | None:
+def _state(story: ReportMaterial) -> str | None:
     """What is unusual about the run's state, for the top of the page."""
     if story.result:
         return run_record.other_epoch(story.result)
@@ -151,7 +151,7 @@ def _state(story: Story) -> str | None:
     return "This run has not finished its first epoch."
 
 
-def _training_figures(story: Story) -> tuple[Figure, ...]:
+def _training_figures(story: ReportMaterial) -> tuple[Figure, ...]:
     best = story.result.get("best")
     epoch = number(best.get("epoch")) if isinstance(best, dict) else None
     settings = methods.settings_of(story)
@@ -162,7 +162,7 @@ def _training_figures(story: Story) -> tuple[Figure, ...]:
     return (*curves, *(figure for figure in others if figure is not None))
 
 
-def _cases(story: Story, found: Found | None, *, worst: bool) -> list[Case]:
+def _cases(story: ReportMaterial, found: Found | None, *, worst: bool) -> list[Case]:
     if found is None:
         return []
     chosen = cases.worst(found) if worst else cases.typical(found)
@@ -182,11 +182,11 @@ def _pictures(worst: list[Case], typical: list[Case]) -> dict[str, bytes]:
 
 
 def _stated(
-    story: Story,
+    story: ReportMaterial,
     told: list[methods.Paragraph],
     judgement: Judgement | None,
     worst: list[Case],
-    groups: list[cohort.Group],
+    groups: list[cohort.CohortGroup],
     subgroups: Subgroups | None,
     attributions: list[Attribution],
 ) -> dict[str, tuple[str, str]]:
@@ -293,7 +293,7 @@ HEADER = ("Strategy", "", "Predicted update", "Measured", "Memory")
 
 
 @dataclass(frozen=True)
-class Chosen:
+class StrategyChoice:
     """What the section shows.
 
     Attributes:
@@ -307,7 +307,7 @@ class Chosen:
     rows: tuple[tuple[str, ...], ...]
 
 
-def of(story: Story) -> Chosen | None:
+def of(story: ReportMaterial) -> StrategyChoice | None:
     """Return the section of a run; None where the configuration named its strategy. Damage is a note."""
     plan = read_json(story, "plan.json")
     if "auto" not in plan:
@@ -318,7 +318,7 @@ def of(story: Story) -> Chosen | None:
         return None
     labels = [one.label for one in found.candidates]
     ranked = sorted(found.candidates, key=lambda one: one.expected_s)
-    return Chosen(
+    return StrategyChoice(
         name=found.now.label,
         changes=tuple(
             f"After update {step} {labels[after]} went on in place of {labels[before]}."

@@ -65,7 +65,7 @@ class RecordedTask:
 
 
 @dataclass
-class Story:
+class ReportMaterial:
     """Everything a report is made from. `failures`: sections that could not be made, which are notes, too."""
 
     folder: Path
@@ -121,14 +121,14 @@ class Story:
         return any("phantom" in str(text).lower() for text in said if text)
 
 
-def read(folder: Path) -> Story:
+def read(folder: Path) -> ReportMaterial:
     """Read a run folder.
 
     Raises:
         RunError: it does not exist, or has no config.yaml.
     """
     path = RunFolder.open(folder).config
-    story = Story(folder, "", {})
+    story = ReportMaterial(folder, "", {})
     try:
         story.config_text = yaml_reader.read_text(path)
         config = yaml_reader.parse(story.config_text, source=str(path)).tree
@@ -162,7 +162,7 @@ def number(value: Any) -> float | None:
     return float(value)
 
 
-def read_json(story: Story, name: str) -> dict[str, Any]:
+def read_json(story: ReportMaterial, name: str) -> dict[str, Any]:
     """Return a JSON object in the run folder; {} where there is none, with a note where it is damaged."""
     path = story.folder / name
     if not path.is_file():
@@ -179,13 +179,13 @@ def read_json(story: Story, name: str) -> dict[str, Any]:
     return {}
 
 
-def _read_facts(story: Story, name: str) -> dict[str, Any]:
+def _read_facts(story: ReportMaterial, name: str) -> dict[str, Any]:
     """Those of its values that the report can work with."""
     facts = read_json(story, name)
     return {key: part for key, part in facts.items() if _is_usable(story, name, key, part)}
 
 
-def _is_usable(story: Story, name: str, key: str, value: Any) -> bool:
+def _is_usable(story: ReportMaterial, name: str, key: str, value: Any) -> bool:
     """Whether a value is of the type that the report works with; one that is not is noted and dropped."""
     if value is None or isinstance(value, _KINDS.get(key, object)):
         return value is not None
@@ -197,7 +197,7 @@ def _of_another_type(name: str, key: str) -> str:
     return f"{name}: {key!r} is of another type than expected and left out."
 
 
-def _read_epochs(story: Story) -> list[dict[str, Any]]:
+def _read_epochs(story: ReportMaterial) -> list[dict[str, Any]]:
     path = story.folder / "metrics.jsonl"
     if not path.is_file():
         return []
@@ -211,7 +211,7 @@ def _read_epochs(story: Story) -> list[dict[str, Any]]:
     return [rows[epoch] for epoch in sorted(rows)]
 
 
-def _read_predictions(story: Story, split: str) -> Found | None:
+def _read_predictions(story: ReportMaterial, split: str) -> Found | None:
     path = story.folder / "evaluation" / f"{split}.csv"
     if not path.is_file():
         return None
@@ -222,7 +222,7 @@ def _read_predictions(story: Story, split: str) -> Found | None:
         return None
 
 
-def _open_shards(story: Story) -> ShardSet | None:
+def _open_shards(story: ReportMaterial) -> ShardSet | None:
     """The shard set that run.json names, if it is still there and still the same."""
     stored = story.facts.shards
     if not stored.path:

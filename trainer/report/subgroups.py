@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.metrics import subgroups
-from trainer.report.figure import Table, table
+from trainer.report.figure import FigureTable, table
 from trainer.report.judgement import share, told_interval
-from trainer.report.predictions import Found, Overlaps, Predictions
-from trainer.report.story import Story
+from trainer.report.predictions import ClassPredictions, Found, Overlaps
+from trainer.report.story import ReportMaterial
 
 # The figures of each task: name in the metrics, and on the page.
 _COLUMNS = {
@@ -26,10 +26,10 @@ class Subgroups:
 
     header: tuple[tuple[str, bool], ...]
     rows: tuple[tuple[str, ...], ...]
-    table: Table
+    table: FigureTable
 
 
-def of(story: Story, found: Found) -> Subgroups | None:
+def of(story: ReportMaterial, found: Found) -> Subgroups | None:
     """Return the table; None where the shard set is not at hand or no group by sex, age or site is
     large enough.
     """
@@ -72,7 +72,7 @@ def of(story: Story, found: Found) -> Subgroups | None:
 
 
 def _measure(found: Found) -> subgroups.Measure:
-    if isinstance(found, Predictions):
+    if isinstance(found, ClassPredictions):
         return subgroups.classification_measure(
             found.true, found.probabilities, found.classes, found.subjects
         )

@@ -11,7 +11,7 @@ from trainer.byte_sizes import as_text
 from trainer.errors import RunError
 from trainer.report.axes import Axes
 from trainer.report.figure import Figure, table
-from trainer.report.story import Story, number
+from trainer.report.story import ReportMaterial, number
 from trainer.telemetry import records
 from trainer.telemetry.prediction import RunPrediction, compare
 from trainer.telemetry.records import PARTS, HostEpoch, RunTelemetry
@@ -82,7 +82,7 @@ RANK_HEADER = (
 HOST_HEADER = ("Host", "Ranks", "Processor", "Memory", "Sent a step", "Received a step", "GPUs")
 
 
-def of(story: Story) -> TimeSpent | None:
+def of(story: ReportMaterial) -> TimeSpent | None:
     """Return the section of a run; None where there is nothing to show. What is damaged is a note."""
     try:
         telemetry = records.read(story.folder)
@@ -206,7 +206,7 @@ def _host_row(host: str, epochs: Sequence[HostEpoch]) -> tuple[str, ...]:
     )
 
 
-def _known(story: Story) -> RunPrediction | None:
+def _known(story: ReportMaterial) -> RunPrediction | None:
     try:
         return RunPrediction.read(story.folder)
     except RunError as error:
@@ -257,7 +257,7 @@ def _gpu(gpu: Mapping[str, Any]) -> str:
     return " ".join([str(gpu.get("name", "GPU")), *said, *([f"{power:.0f} W"] if power is not None else [])])
 
 
-def _energy(story: Story) -> str:
+def _energy(story: ReportMaterial) -> str:
     drawn = records.energy(story.folder)
     if drawn is None:
         return ""

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     import keras
 
 __all__ = [
-    "Cursor", "Found", "check", "cursor_from", "discard_partial", "find", "least_bytes",
+    "Cursor", "NewestCheckpoint", "check", "cursor_from", "discard_partial", "find",
+    "least_bytes",
     "load_weights", "path_of", "prune", "random_states", "read_cursor", "restore", "run_of", "save",
 ]  # fmt: skip
 
@@ -89,7 +90,7 @@ class Cursor:
 
 
 @dataclass(frozen=True)
-class Found:
+class NewestCheckpoint:
     """The newest checkpoint that verifies, and those passed over with the reason of each.
 
     Attributes:
@@ -164,7 +165,7 @@ def save(
     return final
 
 
-def find(folder: Path, run: str | None = None) -> Found:
+def find(folder: Path, run: str | None = None) -> NewestCheckpoint:
     """Find the newest checkpoint whose every file matches its manifest, and which `run`, if given, wrote.
 
     Args:
@@ -178,9 +179,9 @@ def find(folder: Path, run: str | None = None) -> Found:
     for _, path in sorted(_checkpoints(folder), reverse=True):
         problem = check(path, run)
         if problem is None:
-            return Found(path, tuple(skipped))
+            return NewestCheckpoint(path, tuple(skipped))
         skipped.append((path, problem))
-    return Found(None, tuple(skipped))
+    return NewestCheckpoint(None, tuple(skipped))
 
 
 def read_cursor(path: Path) -> Cursor:

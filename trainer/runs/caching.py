@@ -18,7 +18,7 @@ from trainer import byte_sizes
 from trainer.config import RunConfig
 from trainer.data.loading import memory, order, page_cache
 from trainer.data.loading.cache import KeptVolumes
-from trainer.data.loading.node_scratch import Place
+from trainer.data.loading.node_scratch import ScratchFolder
 from trainer.data.loading.scratch_copy import ScratchCopy
 from trainer.data.shards.shards import ShardSet
 from trainer.errors import CingulumError, ConfigError, Stopped
@@ -81,7 +81,9 @@ def cached(
         yield Cached(data.read_from(kept), lambda: _memory_report(kept, world, reporter))
     else:
         copy = ScratchCopy(
-            data.shards, Place.find(config.data.scratch), config.data.reader_threads * world.local_size
+            data.shards,
+            ScratchFolder.find(config.data.scratch),
+            config.data.reader_threads * world.local_size,
         )
         try:
             facts = _stage(copy, config, world, reporter, beat, is_stopping)
@@ -102,7 +104,7 @@ def found(config: RunConfig, data: Data, world: World) -> Iterator[Data]:
     if config.data.cache != "node-local":
         yield data
         return
-    copy = ScratchCopy(data.shards, Place.find(config.data.scratch), threads=1)
+    copy = ScratchCopy(data.shards, ScratchFolder.find(config.data.scratch), threads=1)
     try:
         shards = agree(world, lambda: copy.open() if copy.find() else data.shards)
         yield data.read_from(shards)

@@ -20,7 +20,7 @@ from trainer.runs import room
 from trainer.runs.predicting import PredictionWriter
 from trainer.runs.session import Session
 from trainer.runs.watching import Reconsidered
-from trainer.strategies.learner import Start, Sums
+from trainer.strategies.learner import Sums, TrainingStart
 
 
 @dataclass
@@ -96,9 +96,9 @@ class Training(Session):
     def _is_every(self, steps: int | None) -> bool:
         return steps is not None and self.cursor.step % steps == 0
 
-    def _start(self) -> Start:
+    def _start(self) -> TrainingStart:
         every = self.config.checkpoint.every_steps
-        return Start(
+        return TrainingStart(
             step=self.cursor.step,
             last_step=self.last_step,
             saves_every=(self.cursor.steps_per_epoch, *([every] if every else [])),

@@ -30,7 +30,7 @@ from trainer.inference import sliding
 from trainer.inference.sliding import Windows
 from trainer.ranks.world import World
 from trainer.strategies import optimizers, slots
-from trainer.strategies.base import Prepared, Share, Strategy
+from trainer.strategies.base import ProcessSetup, Share, Strategy
 from trainer.tasks import Task
 
 
@@ -247,7 +247,7 @@ def of_whole_volumes(config: RunConfig, data: Data, network: Callable[[Any], Any
     return lambda x: sliding.mean_outputs(network, x, size, batch)
 
 
-def prepare(config: RunConfig, world: World, strategy: Strategy) -> Prepared:
+def prepare(config: RunConfig, world: World, strategy: Strategy) -> ProcessSetup:
     """Open the data and build the network, as every process of the run does.
 
     Raises:
@@ -256,7 +256,7 @@ def prepare(config: RunConfig, world: World, strategy: Strategy) -> Prepared:
     set_numerics(config)
     data = open_data(config)
     model, optimizer = build_network(config, data, world, strategy)
-    return Prepared(
+    return ProcessSetup(
         model,
         optimizer,
         data.task.loss(),

@@ -22,7 +22,7 @@ from trainer.runs.preparation import Data
 from trainer.runs.watching import Watch
 from trainer.strategies.base import Plan, Strategy
 from trainer.strategies.guards import check_finite
-from trainer.strategies.learner import Learner, Predictions, Sums
+from trainer.strategies.learner import Learner, PredictedRows, Sums
 from trainer.telemetry.recorder import Recorder
 
 
@@ -109,7 +109,7 @@ class Session:
         self.reporter.note(f"from update {self.cursor.step + 1} on, {found}")
         return True
 
-    def predictions(self, split: str, *, final: bool = True) -> Predictions:
+    def predictions(self, split: str, *, final: bool = True) -> PredictedRows:
         """Return outputs for a split with the current weights, the same on every rank; a collective.
 
         Args:

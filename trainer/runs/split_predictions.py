@@ -14,7 +14,7 @@ from trainer.run_folder.record import RunFolder, write_json
 from trainer.runs import preparation
 from trainer.runs.preparation import Data
 from trainer.strategies.base import Share
-from trainer.strategies.learner import Learner, Predictions
+from trainer.strategies.learner import Learner, PredictedRows
 
 
 def collect(
@@ -26,7 +26,7 @@ def collect(
     *,
     final: bool = True,
     beat: Beat = no_beat,
-) -> Predictions:
+) -> PredictedRows:
     """Return outputs for a split with the current weights, the same on every rank; a collective.
 
     Args:
@@ -55,13 +55,13 @@ def collect(
     return found
 
 
-def write(folder: RunFolder, split: str, found: Predictions, data: Data) -> dict[str, Any]:
+def write(folder: RunFolder, split: str, found: PredictedRows, data: Data) -> dict[str, Any]:
     """Write evaluation/<split>.csv, then .json; return the metrics."""
     write_table(folder, split, found, data)
     return write_metrics(folder, split, found, data)
 
 
-def write_table(folder: RunFolder, split: str, found: Predictions, data: Data) -> None:
+def write_table(folder: RunFolder, split: str, found: PredictedRows, data: Data) -> None:
     """Write evaluation/<split>.csv, a line per volume."""
     header, lines = data.task.table(found.rows, found.targets, found.outputs, data.shards.volumes)
     make_folder(folder.evaluation)
@@ -70,7 +70,7 @@ def write_table(folder: RunFolder, split: str, found: Predictions, data: Data) -
     write_text(folder.evaluation / f"{split}.csv", text.getvalue())
 
 
-def write_metrics(folder: RunFolder, split: str, found: Predictions, data: Data) -> dict[str, Any]:
+def write_metrics(folder: RunFolder, split: str, found: PredictedRows, data: Data) -> dict[str, Any]:
     """Write evaluation/<split>.json; return the metrics."""
     task = data.task
     subjects = [data.shards.volumes[row].subject for row in found.rows]

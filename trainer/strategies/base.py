@@ -147,8 +147,8 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """What a process needs that trains without the loop; see `Story.prepare`.
+class ProcessSetup:
+    """What a process needs that trains without the loop; see `ProcessTask.prepare`.
 
     Attributes:
         model: the network, with the initial weights that every process draws.
@@ -169,7 +169,7 @@ class Prepared:
     batches: Callable[..., Iterable[Any]]
 
 
-class Story(Protocol):
+class ProcessTask(Protocol):
     """What a process may be asked to do for a run, by the strategy that knows which process it is."""
 
     def together(self, world: World) -> int:
@@ -178,7 +178,7 @@ class Story(Protocol):
     def alone(self, world: World) -> None:
         """Do the same in a world of one rank; the caller reports errors."""
 
-    def prepare(self, world: World) -> Prepared:
+    def prepare(self, world: World) -> ProcessSetup:
         """Data, network and optimizer, for a process that trains without the loop."""
 
 
@@ -228,7 +228,7 @@ class Strategy(ABC):
         """
         return {}
 
-    def take_part(self, world: World, story: Story) -> int:
+    def take_part(self, world: World, story: ProcessTask) -> int:
         """Do the part of this process in the run; returns its exit code."""
         return story.together(world)
 

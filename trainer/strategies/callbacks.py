@@ -36,7 +36,7 @@ def callbacks(own: Sequence[keras.callbacks.Callback] = ()) -> list[keras.callba
         WorldError: `trainer.init` was not called.
     """
     world = worlds.current()
-    return [SameStart(world), CommonMetrics(world), Guard(world), *own, CommonStop(world)]
+    return [SameStart(world), CommonMetrics(world), TrainingGuard(world), *own, CommonStop(world)]
 
 
 class SameStart(keras.callbacks.Callback):
@@ -177,7 +177,7 @@ class CommonMetrics(keras.callbacks.Callback):
         }
 
 
-class Guard(keras.callbacks.Callback):
+class TrainingGuard(keras.callbacks.Callback):
     """Ends the run when ranks hold different weights, or when a number is no longer finite."""
 
     def __init__(self, world: worlds.World) -> None:

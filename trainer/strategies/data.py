@@ -22,7 +22,7 @@ from trainer.strategies.guards import average_statistics, check_divergence
 from trainer.strategies.learner import (
     Collected,
     Learner,
-    Predictions,
+    PredictedRows,
     Setup,
     Sums,
     evaluated,
@@ -169,7 +169,7 @@ class DistributedModel(Learner):
         batches: Iterable[tuple[Any, Any, Any, Any]],
         collected: Collected | None = None,
         predict: Callable[[Any], Any] | None = None,
-    ) -> Predictions:
+    ) -> PredictedRows:
         """Evaluate as `Learner.evaluate` says; a collective at its end."""
         return evaluated(
             batches,

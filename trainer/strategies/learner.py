@@ -94,7 +94,7 @@ class Sums:
 
 
 @dataclass(frozen=True)
-class Start:
+class TrainingStart:
     """Where and with what the loop starts; given to `Learner.begin`.
 
     Attributes:
@@ -140,7 +140,7 @@ class Learner(ABC):
     model: keras.Model
     optimizer: keras.Optimizer
 
-    def begin(self, start: Start) -> None:
+    def begin(self, start: TrainingStart) -> None:
         """Prepare for the first update of this start."""
 
     def update(self, batches: Iterator[tuple[Any, Any, Any]]) -> Update | None:
@@ -184,7 +184,7 @@ class Learner(ABC):
         batches: Iterable[tuple[Any, Any, Any, Any]],
         collected: Collected | None = None,
         predict: Callable[[Any], Any] | None = None,
-    ) -> Predictions:
+    ) -> PredictedRows:
         """Return the outputs for all ranks' batches together, the same on every rank.
 
         Args:
@@ -254,7 +254,7 @@ class Learner(ABC):
 
 
 @dataclass(frozen=True)
-class Predictions:
+class PredictedRows:
     """Outputs for some volumes, in the order of their row numbers.
 
     Attributes:
@@ -277,7 +277,7 @@ def evaluated(
     predict: Callable[[Any], Any],
     collected: Collected | None = None,
     gathered: Callable[[np.ndarray, str], np.ndarray] = lambda part, name: part,
-) -> Predictions:
+) -> PredictedRows:
     """Return the outputs for all batches, in the order of their rows; see `Learner.evaluate`.
 
     Args:
@@ -299,7 +299,7 @@ def evaluated(
     parts = (rows, targets, outputs)
     joined = [gathered(np.concatenate(part), f"evaluation_{i}") for i, part in enumerate(parts)]
     order = np.argsort(joined[0], kind="stable")
-    return Predictions(*(part[order] for part in joined))
+    return PredictedRows(*(part[order] for part in joined))
 
 
 def sums_of(losses: Any, scores: Any, targets: Any, weights: Any, class_weights: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from trainer.byte_sizes import as_text
 from trainer.config.strategy import DEFAULT
 from trainer.telemetry.durations import duration
-from trainer.telemetry.facts import Facts
+from trainer.telemetry.facts import RunFacts
 from trainer.telemetry.losses import LAST, SLOW, Losses
 from trainer.telemetry.records import RunTelemetry, Step
 
@@ -18,7 +18,7 @@ _WIDTH = 4
 MOST_RANKS = 3
 
 
-def is_by_plan(lost: Losses, facts: Facts) -> bool:
+def is_by_plan(lost: Losses, facts: RunFacts) -> bool:
     """Return whether the rank that computes longest has more of the network than the usual one."""
     if len(facts.flops) != len(lost.of_rank):
         return False
@@ -26,7 +26,7 @@ def is_by_plan(lost: Losses, facts: Facts) -> bool:
     return facts.flops[late] > SLOW * usual
 
 
-def idle(lost: Losses, facts: Facts) -> list[int]:
+def idle(lost: Losses, facts: RunFacts) -> list[int]:
     """Return the ranks to which a plan gives nothing on purpose, where others compute about equally long."""
     if not facts.section.may_leave_idle or len(facts.flops) != len(lost.of_rank):
         return []
@@ -41,7 +41,7 @@ def latest(lost: Losses) -> int:
     return max(lost.of_rank, key=lambda rank: lost.of_rank[rank])
 
 
-def evidence(lost: Losses, telemetry: RunTelemetry, facts: Facts) -> Iterator[str]:
+def evidence(lost: Losses, telemetry: RunTelemetry, facts: RunFacts) -> Iterator[str]:
     """Say what ranks send, for whom they wait, and what the plan gives the one that computes longest."""
     if facts.bytes_sent is not None:
         count = f" in {facts.messages_sent} messages" if facts.messages_sent else ""
@@ -64,7 +64,7 @@ def evidence(lost: Losses, telemetry: RunTelemetry, facts: Facts) -> Iterator[st
         )
 
 
-def network(cause: str | None, facts: Facts, ranks: int) -> Iterator[tuple[dict[str, Any], str]]:
+def network(cause: str | None, facts: RunFacts, ranks: int) -> Iterator[tuple[dict[str, Any], str]]:
     """Propose what makes messages smaller or fewer."""
     if cause == "small steps":
         batch = facts.at("train.global_batch") or 1
@@ -79,7 +79,7 @@ def network(cause: str | None, facts: Facts, ranks: int) -> Iterator[tuple[dict[
     yield from _data(facts, ranks)
 
 
-def uneven(facts: Facts, ranks: int) -> Iterator[tuple[dict[str, Any], str]]:
+def uneven(facts: RunFacts, ranks: int) -> Iterator[tuple[dict[str, Any], str]]:
     """Propose what makes ranks compute equally long."""
     yield from facts.remedies("uneven")
     yield from _micro_batches(facts)
@@ -88,13 +88,13 @@ def uneven(facts: Facts, ranks: int) -> Iterator[tuple[dict[str, Any], str]]:
     yield from _data(facts, ranks)
 
 
-def idle_ranks(facts: Facts, ranks: int) -> Iterator[tuple[dict[str, Any], str]]:
+def idle_ranks(facts: RunFacts, ranks: int) -> Iterator[tuple[dict[str, Any], str]]:
     """Propose what gives work to ranks that have none."""
     yield from _replicas(facts, ranks, "each replica computes other samples")
     yield from _data(facts, ranks)
 
 
-def _other_parts(facts: Facts, ranks: int, why: str) -> Iterator[tuple[dict[str, Any], str]]:
+def _other_parts(facts: RunFacts, ranks: int, why: str) -> Iterator[tuple[dict[str, Any], str]]:
     per_replica = ranks // _set_replicas(facts)
     now = facts.at("train.strategy.parts") or [per_replica, 1, 1]
     parts = compact(per_replica)
@@ -104,7 +104,7 @@ def _other_parts(facts: Facts, ranks: int, why: str) -> Iterator[tuple[dict[str,
         yield {"train.strategy.parts": parts}, why
 
 
-def _micro_batches(facts: Facts) -> Iterator[tuple[dict[str, Any], str]]:
+def _micro_batches(facts: RunFacts) -> Iterator[tuple[dict[str, Any], str]]:
     now, replicas = facts.at("train.strategy.micro_batches"), _set_replicas(facts)
     samples = (facts.at("train.global_batch") or 1) // (facts.at("train.accumulation") or 1)
     if facts.section.has_stages and now and samples % (2 * now * replicas) == 0:
@@ -112,7 +112,7 @@ def _micro_batches(facts: Facts) -> Iterator[tuple[dict[str, Any], str]]:
         yield {"train.strategy.micro_batches": 2 * now}, why
 
 
-def _replicas(facts: Facts, ranks: int, why: str) -> Iterator[tuple[dict[str, Any], str]]:
+def _replicas(facts: RunFacts, ranks: int, why: str) -> Iterator[tuple[dict[str, Any], str]]:
     now = _set_replicas(facts)
     samples = (facts.at("train.global_batch") or 1) // (facts.at("train.accumulation") or 1)
     free = not any(facts.at(f"train.strategy.{key}") for key in ("parts", "shares", "plan"))
@@ -122,13 +122,13 @@ def _replicas(facts: Facts, ranks: int, why: str) -> Iterator[tuple[dict[str, An
         yield {"train.strategy.replicas": 2 * now}, why
 
 
-def _set_replicas(facts: Facts) -> int:
+def _set_replicas(facts: RunFacts) -> int:
     """What the configuration says; 1 where that is nothing, or `auto`."""
     found = facts.at("train.strategy.replicas")
     return found if isinstance(found, int) else 1
 
 
-def _data(facts: Facts, ranks: int) -> Iterator[tuple[dict[str, Any], str]]:
+def _data(facts: RunFacts, ranks: int) -> Iterator[tuple[dict[str, Any], str]]:
     samples = (facts.at("train.global_batch") or 1) // (facts.at("train.accumulation") or 1)
     if samples % ranks or facts.parameters is None or facts.bytes_sent is None:
         return
@@ -164,5 +164,5 @@ def _waits(steps: Sequence[Step]) -> dict[int, tuple[float, float]]:
     return {peer: (s / len(counted), size / len(counted)) for peer, (s, size) in found.items()}
 
 
-def _has_plan(facts: Facts) -> bool:
+def _has_plan(facts: RunFacts) -> bool:
     return facts.at("train.strategy.plan") is not None

@@ -12,7 +12,7 @@ from trainer.run_folder import record
 from trainer.run_folder.record import RunFolder
 from trainer.run_folder.run_record import RunRecord
 from trainer.telemetry import records
-from trainer.telemetry.facts import Facts
+from trainer.telemetry.facts import RunFacts
 from trainer.telemetry.records import RunTelemetry
 from trainer.telemetry.verdict import Verdict, verdict
 
@@ -54,7 +54,7 @@ def found(folder: Path) -> Verdict | None:
         return None
 
 
-def read_facts(run: RunFolder) -> Facts:
+def read_facts(run: RunFolder) -> RunFacts:
     """Return the facts of run.json, plan.json and config.yaml; what they lack keeps its default."""
     plan, config = _object(run.plan), _config(run)
     ran, _ = RunRecord.usable(_object(run.run))
@@ -64,7 +64,7 @@ def read_facts(run: RunFolder) -> Facts:
     server = section if known is not None and known.has_servers else {}
     sent = plan.get("bytes_per_update", _most(plan.get("sent_per_update")))
     parameters, reductions, norms = (plan.get(key) for key in ("parameters", "reductions", "batch_norms"))
-    return Facts(
+    return RunFacts(
         strategy=strategy,
         asynchronous=server.get("mode") == "async",
         servers=server.get("count", 0),

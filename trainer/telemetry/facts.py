@@ -11,7 +11,7 @@ from trainer.config.strategy import BY_NAME, DEFAULT
 
 
 @dataclass(frozen=True)
-class Facts:
+class RunFacts:
     """What is known of one run.
 
     Attributes:

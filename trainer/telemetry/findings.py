@@ -9,7 +9,7 @@ from trainer.byte_sizes import as_text
 from trainer.config.strategy import DEFAULT
 from trainer.telemetry import divided, records
 from trainer.telemetry.durations import duration
-from trainer.telemetry.facts import Facts
+from trainer.telemetry.facts import RunFacts
 from trainer.telemetry.losses import Losses
 from trainer.telemetry.records import HostEpoch, RunTelemetry
 
@@ -27,7 +27,7 @@ _WORDS = {
 }
 
 
-def summary(bound: str, cause: str | None, gain: float, lost: Losses, facts: Facts) -> str:
+def summary(bound: str, cause: str | None, gain: float, lost: Losses, facts: RunFacts) -> str:
     """Return the verdict in one line."""
     if bound == "compute" and cause is None:
         share = 1 - (lost.input + lost.communication + lost.straggler + lost.jitter) / lost.step
@@ -64,7 +64,7 @@ def summary(bound: str, cause: str | None, gain: float, lost: Losses, facts: Fac
 
 
 def evidence(
-    bound: str, cause: str | None, lost: Losses, telemetry: RunTelemetry, facts: Facts
+    bound: str, cause: str | None, lost: Losses, telemetry: RunTelemetry, facts: RunFacts
 ) -> tuple[str, ...]:
     """Return the figures behind the verdict, and what else costs time, a sentence each."""
     found = [_breakdown(lost, facts), *_of_input(lost, facts)]
@@ -83,7 +83,7 @@ def evidence(
     return tuple(found)
 
 
-def is_servers(telemetry: RunTelemetry, facts: Facts) -> bool:
+def is_servers(telemetry: RunTelemetry, facts: RunFacts) -> bool:
     """Return whether workers wait for a server, rather than for a link that all share evenly."""
     if facts.servers < 1:
         return False
@@ -98,7 +98,7 @@ def is_servers(telemetry: RunTelemetry, facts: Facts) -> bool:
     return workers > facts.servers
 
 
-def is_small(facts: Facts) -> bool:
+def is_small(facts: RunFacts) -> bool:
     """Return whether messages cost more by their number than by their bytes: few bytes, or one host."""
     on_one_host = len(facts.hosts) > 1 and len(set(facts.hosts)) == 1 and not facts.is_divided
     return on_one_host or (facts.bytes_sent is not None and facts.bytes_sent < SMALL_BYTES)
@@ -133,7 +133,7 @@ def times(gain: float) -> str:
     return "100 times or more" if gain > 0.99 else f"{1 / (1 - gain):.2f} times"
 
 
-def _breakdown(lost: Losses, facts: Facts) -> str:
+def _breakdown(lost: Losses, facts: RunFacts) -> str:
     words = ("messages", "unequal ranks") if facts.is_divided else ("communication", "slow ranks")
     parts = {
         "computing": lost.computing,
@@ -152,7 +152,7 @@ def _breakdown(lost: Losses, facts: Facts) -> str:
     return f"a step takes {duration(lost.step)} (mean of {lost.steps} steps, {ranks}): {', '.join(shares)}"
 
 
-def _of_input(lost: Losses, facts: Facts) -> Iterator[str]:
+def _of_input(lost: Losses, facts: RunFacts) -> Iterator[str]:
     rank = max(lost.waits, key=lambda r: lost.waits[r])
     if lost.waits[rank] > 0.02 * lost.step:
         yield (
@@ -162,7 +162,7 @@ def _of_input(lost: Losses, facts: Facts) -> Iterator[str]:
         )
 
 
-def _of_communication(lost: Losses, facts: Facts) -> Iterator[str]:
+def _of_communication(lost: Losses, facts: RunFacts) -> Iterator[str]:
     taken = lost.communication + lost.hidden
     if taken <= 0:
         return
@@ -175,7 +175,7 @@ def _of_communication(lost: Losses, facts: Facts) -> Iterator[str]:
     yield f"{what}; each rank sends {as_text(facts.bytes_sent)}, that is {rate:.0f} Mbit/s meanwhile"
 
 
-def _of_servers(telemetry: RunTelemetry, facts: Facts) -> Iterator[str]:
+def _of_servers(telemetry: RunTelemetry, facts: RunFacts) -> Iterator[str]:
     if facts.servers and not facts.colocated:
         workers = len(telemetry.steps)
         yield (
@@ -192,7 +192,7 @@ def _of_servers(telemetry: RunTelemetry, facts: Facts) -> Iterator[str]:
             yield f"server {number} is busy for {1 - means['wait'] / whole:.0%} of the time: {shares}"
 
 
-def _of_ranks(lost: Losses, facts: Facts) -> Iterator[str]:
+def _of_ranks(lost: Losses, facts: RunFacts) -> Iterator[str]:
     usual = lost.computing
     for rank in lost.slow[:5]:
         own = lost.of_rank[rank]

@@ -14,7 +14,7 @@ from trainer.atomic import write_bytes
 from trainer.errors import RunError
 
 
-class Lines:
+class LineFile:
     """The lines that this process adds to one of the files, from one start of the run.
 
     The file is made anew from what is there, so that a process of an earlier start, which still holds the

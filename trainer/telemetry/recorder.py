@@ -54,7 +54,7 @@ class Recorder:
         self._staging: Path | None = None
         # The newest step in which the network was not traced.
         self._newest: StepIntervals | None = None
-        self._files: dict[Path, json_lines.Lines] = {}
+        self._files: dict[Path, json_lines.LineFile] = {}
         self.hosts: list[HostEpoch] = []
 
     def write_under(self, staging: Path, *, steps: bool) -> None:
@@ -194,9 +194,9 @@ class Recorder:
     def _open(self, path: Path) -> None:
         self._try(path, lambda: self._file(path))
 
-    def _file(self, path: Path) -> json_lines.Lines:
+    def _file(self, path: Path) -> json_lines.LineFile:
         if path not in self._files:
-            self._files[path] = json_lines.Lines(path, self._staging)
+            self._files[path] = json_lines.LineFile(path, self._staging)
         return self._files[path]
 
     def _try(self, path: Path, action: Callable[[], object]) -> bool:

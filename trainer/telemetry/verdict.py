@@ -1,6 +1,6 @@
 """What a run is bound by: the bottleneck whose removal gains most, the figures behind it, what to try.
 
-Pure: from `RunTelemetry` and `Facts` to a `Verdict`. The rules in words: docs/explanation/where-time-goes.md.
+Pure: from `RunTelemetry` and `RunFacts` to a `Verdict`. The rules: docs/explanation/where-time-goes.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from trainer.config import RunConfig
 from trainer.config.strategy import DEFAULT
 from trainer.telemetry import divided, findings
-from trainer.telemetry.facts import Facts
+from trainer.telemetry.facts import RunFacts
 from trainer.telemetry.losses import Losses, losses
 from trainer.telemetry.records import RunTelemetry
 
@@ -57,7 +57,7 @@ class Verdict:
     evidence: tuple[str, ...]
     gain_at_most: float
     gains: Mapping[str, float]
-    settings: tuple[Setting, ...]
+    settings: tuple[ProposedSetting, ...]
     step: float
 
     @property
@@ -70,7 +70,7 @@ class Verdict:
         return {**dataclasses.asdict(self), "is_well": self.is_well}
 
 
-def verdict(telemetry: RunTelemetry, facts: Facts) -> Verdict | None:
+def verdict(telemetry: RunTelemetry, facts: RunFacts) -> Verdict | None:
     """Return the verdict on a run; None without steps after those in which networks were traced."""
     lost = losses(telemetry.steps, together=not facts.asynchronous, divided=facts.is_divided)
     if lost is None or lost.step <= 0:
@@ -101,7 +101,7 @@ def verdict(telemetry: RunTelemetry, facts: Facts) -> Verdict | None:
     )
 
 
-def _bound(gains: Mapping[str, float], lost: Losses, telemetry: RunTelemetry, facts: Facts) -> Any:
+def _bound(gains: Mapping[str, float], lost: Losses, telemetry: RunTelemetry, facts: RunFacts) -> Any:
     """The bottleneck whose removal gains most, where that is worth while, and its cause."""
     worth = {name: gain for name, gain in gains.items() if name != "compute" and gain >= WORTH}
     if worth:
@@ -132,7 +132,7 @@ FULL = 0.9
 
 
 @dataclass(frozen=True)
-class Setting:
+class ProposedSetting:
     """A change to try.
 
     Attributes:
@@ -157,8 +157,8 @@ class Setting:
 
 
 def settings(
-    bound: str, cause: str | None, lost: Losses, telemetry: RunTelemetry, facts: Facts
-) -> tuple[Setting, ...]:
+    bound: str, cause: str | None, lost: Losses, telemetry: RunTelemetry, facts: RunFacts
+) -> tuple[ProposedSetting, ...]:
     """Return what to try, the most promising first; nothing where the run's configuration is unknown."""
     ranks = len(telemetry.steps)
     proposals = {
@@ -178,14 +178,14 @@ def settings(
     for changes, why in proposals:
         now = {key: facts.at(key) for key in changes}
         if facts.config and changes != now and _is_taken(facts.config, changes):
-            found.append(Setting(changes, now, why))
+            found.append(ProposedSetting(changes, now, why))
     return tuple(found)
 
 
 Proposals = Iterator[tuple[dict[str, Any], str]]
 
 
-def _compute(cause: str | None, telemetry: RunTelemetry, facts: Facts) -> Proposals:
+def _compute(cause: str | None, telemetry: RunTelemetry, facts: RunFacts) -> Proposals:
     if cause == "idle by plan":
         yield from divided.idle_ranks(facts, len(telemetry.steps))
         return
@@ -198,7 +198,7 @@ def _compute(cause: str | None, telemetry: RunTelemetry, facts: Facts) -> Propos
         yield {"train.deterministic": False}, "repeatable operations are slower on some devices"
 
 
-def _network(cause: str | None, lost: Losses, facts: Facts) -> Proposals:
+def _network(cause: str | None, lost: Losses, facts: RunFacts) -> Proposals:
     yield from facts.remedies("messages")
     if cause == "small steps":
         yield _larger_batch(facts, "fewer reductions for the same samples")
@@ -224,7 +224,7 @@ def _network(cause: str | None, lost: Losses, facts: Facts) -> Proposals:
         )
 
 
-def _server(workers: int, facts: Facts) -> Proposals:
+def _server(workers: int, facts: RunFacts) -> Proposals:
     if facts.servers < workers:
         yield (
             {"train.strategy.placement": "colocated", "train.strategy.count": workers},
@@ -241,7 +241,7 @@ def _server(workers: int, facts: Facts) -> Proposals:
         )
 
 
-def _input(telemetry: RunTelemetry, facts: Facts) -> Proposals:
+def _input(telemetry: RunTelemetry, facts: RunFacts) -> Proposals:
     shares = [
         epoch.cpu_percent / (100 * epoch.cores)
         for own in telemetry.hosts.values()
@@ -266,13 +266,13 @@ def _input(telemetry: RunTelemetry, facts: Facts) -> Proposals:
             yield {key: facts.at(key) / 4}, "one of the changes that take most processor time"
 
 
-def _straggler(cause: str | None, facts: Facts) -> Proposals:
+def _straggler(cause: str | None, facts: RunFacts) -> Proposals:
     if cause == "late in turn" and facts.at("train.threads") is None:
         yield {"train.threads": 1}, "ranks on one host do not compete for its cores"
     yield from facts.remedies("straggler")
 
 
-def _larger_batch(facts: Facts, why: str) -> tuple[dict[str, Any], str]:
+def _larger_batch(facts: RunFacts, why: str) -> tuple[dict[str, Any], str]:
     return (
         {"train.global_batch": 4 * (facts.at("train.global_batch") or 1)},
         f"{why}; the learning rate may need train.schedule.scale",

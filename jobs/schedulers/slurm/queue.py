@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from jobs.programs import ask
-from jobs.schedulers.cluster_view import Host, Picture, Queued, Share
+from jobs.schedulers.cluster_view import AccountShare, Host, Picture, Queued
 from trainer.errors import LauncherError
 
 ASK_S = 30.0
@@ -108,11 +108,11 @@ def hosts_in(text: str) -> tuple[Host, ...]:
     return tuple(found.values())
 
 
-def shares_in(text: str, user: str) -> tuple[Share, ...]:
+def shares_in(text: str, user: str) -> tuple[AccountShare, ...]:
     """Parse sshare's output, requested with SHARE_FIELDS."""
     rows = [line.split("|") for line in text.splitlines()]
     return tuple(
-        Share(row[0].strip(), _number(row[2]), _number(row[3]), _number(row[4]))
+        AccountShare(row[0].strip(), _number(row[2]), _number(row[3]), _number(row[4]))
         for row in rows
         if len(row) == 5 and row[1].strip() == user
     )

@@ -42,14 +42,14 @@ from trainer.strategies import optimizers, registry
 from trainer.strategies.compiled_update import set_compiled
 from trainer.strategies.draws import Draws, SamplesOfPass
 from trainer.strategies.learner import Setup
-from trainer.strategies.placed.strategy import Placed
+from trainer.strategies.placed.strategy import PlacedStrategy
 
 STEPS_PER_EPOCH = 4
 SEED = 5  # of what layers draw
 HANGING_S = 240
 
 
-class AtRandom(Placed):
+class AtRandom(PlacedStrategy):
     """Boxes of every operation on ranks drawn at random."""
 
     seed = 0

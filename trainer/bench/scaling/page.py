@@ -14,7 +14,7 @@ from trainer.bench.scaling.charts import MB
 from trainer.bench.scaling.study import Study, merged
 from trainer.bench.scaling.summary import Curve, LinePoint, TrainingCurve, curves, failures, trainings
 from trainer.report.figure import Figure
-from trainer.report.page import Page, template
+from trainer.report.page import ReportPage, template
 
 PAGE, CSV, LATEX = "scaling.html", "table.csv", "table.tex"
 
@@ -46,7 +46,7 @@ def save(
     return folder / PAGE
 
 
-def render(studies: Sequence[Study], rows: Mapping[str, MeasuredCell]) -> Page:
+def render(studies: Sequence[Study], rows: Mapping[str, MeasuredCell]) -> ReportPage:
     """Return the page of what was measured so far; `tables` has the CSV and the LaTeX by file name."""
     lines = merged(list(studies))
     found = curves(lines, rows)
@@ -72,7 +72,7 @@ def render(studies: Sequence[Study], rows: Mapping[str, MeasuredCell]) -> Page:
         emulated=any(line.first.emulated for line in lines),
     )
     figures = (*compared, *(f for mine in sections.values() for one in mine for f in one.figures))
-    return Page(html, figures, {CSV: table.csv(), LATEX: paper_table.latex(found)}, {})
+    return ReportPage(html, figures, {CSV: table.csv(), LATEX: paper_table.latex(found)}, {})
 
 
 def overview(found: Sequence[Curve], networks: Sequence[str]) -> list[tuple[str, list[tuple[str, str]]]]:

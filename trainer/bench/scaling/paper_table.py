@@ -7,7 +7,7 @@ from typing import Any
 
 from trainer.bench.scaling.charts import MB
 from trainer.bench.scaling.summary import Curve, LinePoint
-from trainer.report.figure import Table
+from trainer.report.figure import FigureTable
 
 HEADER = (
     "network",
@@ -40,9 +40,9 @@ HEADER = (
 )
 
 
-def table(curves: Sequence[Curve]) -> Table:
+def table(curves: Sequence[Curve]) -> FigureTable:
     """Return every figure; bytes are per step of the busiest host, seconds per step."""
-    return Table(HEADER, tuple(tuple(_row(curve, p)) for curve in curves for p in curve.points))
+    return FigureTable(HEADER, tuple(tuple(_row(curve, p)) for curve in curves for p in curve.points))
 
 
 def _row(curve: Curve, point: LinePoint) -> list[Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.config.augment import AffineConfig
-from trainer.data.augment.change import Grid
+from trainer.data.augment.change import VolumeGrid
 from trainer.data.augment.streams import Stream
 
 Triple = tuple[float, float, float]
@@ -37,7 +37,7 @@ class Affine:
         sheared[[0, 0, 1], [1, 2, 2]] = self.shear
         return rotation(self.rotate) @ np.diag(self.factors) @ sheared
 
-    def sampling(self, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
+    def sampling(self, grid: VolumeGrid) -> tuple[np.ndarray, np.ndarray]:
         """Return where each voxel of the result is sampled.
 
         Returns:

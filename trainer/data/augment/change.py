@@ -11,7 +11,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Grid:
+class VolumeGrid:
     """A volume's grid.
 
     Attributes:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.config.augment import CutOutConfig
-from trainer.data.augment.change import Grid
+from trainer.data.augment.change import VolumeGrid
 from trainer.data.augment.streams import Stream
 
 # The foreground's mean in a standardised volume.
@@ -50,7 +50,7 @@ class CutOut:
         return volume
 
 
-def draw(stream: Stream, config: CutOutConfig, grid: Grid) -> CutOut:
+def draw(stream: Stream, config: CutOutConfig, grid: VolumeGrid) -> CutOut:
     """Draw edges from half the size to the size, in whole voxels, and the middle of each box."""
     starts, edges = [], []
     for _ in range(config.boxes):

@@ -16,7 +16,7 @@ from trainer.config import AugmentConfig
 from trainer.config.augment import MirrorConfig
 from trainer.data.augment import affine, cut_out, elastic, intensity, kspace
 from trainer.data.augment.affine import Affine
-from trainer.data.augment.change import Change, Grid
+from trainer.data.augment.change import Change, VolumeGrid
 from trainer.data.augment.cut_out import CutOut
 from trainer.data.augment.elastic import Elastic
 from trainer.data.augment.plain import Plain
@@ -24,7 +24,7 @@ from trainer.data.augment.streams import Key, Stream
 from trainer.data.augment.warping import warp
 
 # Changes of one channel's intensities, in the order in which they are applied.
-_OF_CHANNELS: dict[str, Callable[[Stream, Any, Grid], Change]] = {
+_OF_CHANNELS: dict[str, Callable[[Stream, Any, VolumeGrid], Change]] = {
     "motion": kspace.draw_motion,
     "ghosting": kspace.draw_ghosting,
     "blur": intensity.draw_blur,
@@ -49,7 +49,7 @@ class Drawn:
         cut_out: or None.
     """
 
-    grid: Grid
+    grid: VolumeGrid
     plain: Plain
     mirrored: tuple[int, ...]
     affine: Affine | None
@@ -126,7 +126,7 @@ def draw(
         shape: (D, H, W, C) of the volume.
         voxel_mm: edges of a voxel along D, H, W, in mm.
     """
-    grid = Grid((shape[0], shape[1], shape[2]), voxel_mm)
+    grid = VolumeGrid((shape[0], shape[1], shape[2]), voxel_mm)
 
     def chosen(name: str, channel: int = 0) -> Stream | None:
         """Return the stream of a change, where the change happens."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trainer.config.augment import ElasticConfig
-from trainer.data.augment.change import Grid
+from trainer.data.augment.change import VolumeGrid
 from trainer.data.augment.streams import Stream
 
 
@@ -32,7 +32,7 @@ class Elastic:
     coefficients: np.ndarray = field(repr=False, compare=False)
 
 
-def draw(stream: Stream, config: ElasticConfig, grid: Grid) -> Elastic:
+def draw(stream: Stream, config: ElasticConfig, grid: VolumeGrid) -> Elastic:
     """Draw the displacement of every control point, uniform within its range along each axis."""
     control = tuple(
         math.floor((size - 1) * step / config.spacing) + 4
@@ -62,7 +62,7 @@ def basis(size: int, step: float, spacing: float) -> tuple[np.ndarray, np.ndarra
     return first, (np.stack(weights, axis=1) / 6).astype(np.float32)
 
 
-def planes(coefficients: np.ndarray, grid: Grid, spacing: float) -> np.ndarray:
+def planes(coefficients: np.ndarray, grid: VolumeGrid, spacing: float) -> np.ndarray:
     """Interpolate the coefficients along H and W: (3, gd, gh, gw) to (3, gd, H, W) float32."""
     for axis in (2, 3):
         first, weights = basis(grid.shape[axis - 1], grid.voxel_mm[axis - 1], spacing)

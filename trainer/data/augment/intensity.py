@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from trainer.config.augment import BiasFieldConfig, BlurConfig, GammaConfig, NoiseConfig
-from trainer.data.augment.change import Change, Grid
+from trainer.data.augment.change import Change, VolumeGrid
 from trainer.data.augment.streams import Key, Stream
 
 # A kernel ends at this many standard deviations, and a narrower one than this many voxels does nothing.
@@ -67,7 +67,7 @@ def _smoothed(channel: np.ndarray, axis: int, sigma: float) -> np.ndarray:
     return made
 
 
-def draw_blur(stream: Stream, config: BlurConfig, grid: Grid) -> Blur:
+def draw_blur(stream: Stream, config: BlurConfig, grid: VolumeGrid) -> Blur:
     """Draw a width for each axis."""
     return Blur(tuple(stream.uniforms(0, config.sigma, 3).tolist()), grid.voxel_mm)
 
@@ -120,7 +120,7 @@ def legendre(size: int, count: int) -> np.ndarray:
     return np.polynomial.legendre.legvander(places, count - 1).T.copy()
 
 
-def draw_bias_field(stream: Stream, config: BiasFieldConfig, grid: Grid) -> BiasField:
+def draw_bias_field(stream: Stream, config: BiasFieldConfig, grid: VolumeGrid) -> BiasField:
     """Draw the polynomial and its strength, from 0 to the configured strength."""
     count = config.order + 1
     degrees = np.indices((count, count, count)).sum(axis=0)
@@ -175,12 +175,12 @@ class Rician(Gaussian):
         return real
 
 
-def draw_gaussian(stream: Stream, config: NoiseConfig, grid: Grid) -> Gaussian:
+def draw_gaussian(stream: Stream, config: NoiseConfig, grid: VolumeGrid) -> Gaussian:
     """Draw the standard deviation."""
     return Gaussian(stream.uniform(0, config.deviation), _of_voxels(stream))
 
 
-def draw_rician(stream: Stream, config: NoiseConfig, grid: Grid) -> Rician:
+def draw_rician(stream: Stream, config: NoiseConfig, grid: VolumeGrid) -> Rician:
     """Draw the standard deviation."""
     return Rician(stream.uniform(0, config.deviation), _of_voxels(stream))
 
@@ -212,6 +212,6 @@ class Gamma(Change):
         return made
 
 
-def draw_gamma(stream: Stream, config: GammaConfig, grid: Grid) -> Gamma:
+def draw_gamma(stream: Stream, config: GammaConfig, grid: VolumeGrid) -> Gamma:
     """Draw the power, uniform on a logarithmic scale."""
     return Gamma(math.exp(stream.uniform(-config.log_gamma, config.log_gamma)))

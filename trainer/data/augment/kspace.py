@@ -18,7 +18,7 @@ import scipy
 from trainer.config.augment import AffineConfig, GhostingConfig, MotionConfig
 from trainer.data.augment import affine
 from trainer.data.augment.affine import Affine
-from trainer.data.augment.change import Change, Grid
+from trainer.data.augment.change import Change, VolumeGrid
 from trainer.data.augment.streams import Stream
 from trainer.data.augment.warping import warp
 
@@ -38,7 +38,7 @@ class Motion(Change):
     axis: int
     starts: tuple[int, ...]
     positions: tuple[Affine, ...]
-    grid: Grid
+    grid: VolumeGrid
 
     def to_json(self) -> dict[str, Any]:
         """Return what was drawn: positions as angles in degrees and shifts in mm."""
@@ -74,7 +74,7 @@ class Motion(Change):
         return np.ascontiguousarray(np.moveaxis(made, 0, self.axis), np.float32)
 
 
-def draw_motion(stream: Stream, config: MotionConfig, grid: Grid) -> Motion:
+def draw_motion(stream: Stream, config: MotionConfig, grid: VolumeGrid) -> Motion:
     """Draw the axis, when the head moves, and where to."""
     axis = stream.whole(0, 2)
     lines = grid.shape[axis]
@@ -114,7 +114,7 @@ class Ghosting(Change):
         return np.ascontiguousarray(np.moveaxis(made, 0, self.axis))
 
 
-def draw_ghosting(stream: Stream, config: GhostingConfig, grid: Grid) -> Ghosting:
+def draw_ghosting(stream: Stream, config: GhostingConfig, grid: VolumeGrid) -> Ghosting:
     """Draw axis, number of copies and intensity."""
     axis, ghosts = stream.whole(0, 2), stream.whole(2, config.ghosts)
     return Ghosting(axis, ghosts, stream.uniform(0, config.intensity), config.centre)

@@ -13,7 +13,7 @@ import numpy as np
 
 from trainer.data.augment import elastic as splines
 from trainer.data.augment.affine import Affine
-from trainer.data.augment.change import Grid
+from trainer.data.augment.change import VolumeGrid
 from trainer.data.augment.elastic import Elastic
 
 # Voxels that are resampled at a time: few enough for their coordinates to stay in a core's cache.
@@ -23,7 +23,7 @@ _AT_A_TIME = 32768
 def warp(
     channels: Sequence[np.ndarray],
     label_map: np.ndarray | None,
-    grid: Grid,
+    grid: VolumeGrid,
     affine: Affine | None,
     elastic: Elastic | None,
     backgrounds: Sequence[float],
@@ -67,7 +67,7 @@ def _padded(volume: np.ndarray, value: float) -> np.ndarray:
     return padded.ravel()
 
 
-def _places(grid: Grid, affine: Affine, elastic: Elastic | None) -> Iterator[tuple[slice, np.ndarray]]:
+def _places(grid: VolumeGrid, affine: Affine, elastic: Elastic | None) -> Iterator[tuple[slice, np.ndarray]]:
     """Yield slabs of the result and their sampling points in the padded volume, float32 (3, voxels)."""
     matrix, offset = affine.sampling(grid)
     depth, height, width = grid.shape

@@ -51,7 +51,7 @@ class Voxels:
 
 
 @dataclass(frozen=True)
-class Place:
+class ImageGeometry:
     """Where an image lies.
 
     Attributes:
@@ -227,7 +227,7 @@ class Header:
                 bad("header", f"its header cannot be used: {error}.", self._cure("Correct that field")),
             ) from None
 
-    def place(self, shape: tuple[int, ...], xform: Xform | None) -> Place:
+    def place(self, shape: tuple[int, ...], xform: Xform | None) -> ImageGeometry:
         """Return where a NIfTI image lies.
 
         Args:
@@ -244,7 +244,7 @@ class Header:
         if factor != 1:
             affine = place.affine.copy()
             affine[:3] *= factor
-            place = Place(affine, place.xform, place.oriented)
+            place = ImageGeometry(affine, place.xform, place.oriented)
         return place
 
     def check_sizes(self) -> None:
@@ -267,7 +267,7 @@ class Header:
         """Return the fields that place the image, for a file that is to lie where it lies; see `place`."""
         return {name: self.fields[name] for name in _PLACING}
 
-    def _chosen(self, shape: tuple[int, ...], xform: Xform | None) -> Place:
+    def _chosen(self, shape: tuple[int, ...], xform: Xform | None) -> ImageGeometry:
         coded = [name for name in XFORMS if int(self.fields[f"{name}_code"]) > 0]
         usable: dict[Xform, np.ndarray] = {}
         broken: dict[Xform, str] = {}
@@ -281,11 +281,11 @@ class Header:
         if xform in broken or (coded and not usable):
             raise self._unusable(usable, broken)
         if not coded:
-            return Place(self._by_pixdim(), "pixdim", oriented=False)
+            return ImageGeometry(self._by_pixdim(), "pixdim", oriented=False)
         name = xform if xform is not None and xform in usable else next(iter(usable))
         x, y, z = (*shape, 1, 1, 1)[:3]
         self._compare(name, usable, broken, (x, y, z), xform)
-        return Place(usable[name], name, oriented=True)
+        return ImageGeometry(usable[name], name, oriented=True)
 
     def _sform(self) -> tuple[np.ndarray, str]:
         affine = np.asarray(self._header.get_sform(), np.float64)

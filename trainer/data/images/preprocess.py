@@ -31,7 +31,7 @@ _UNLIKE_A_SCAN = "Check that it is an intensity image, not a mask or a map of la
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedImage:
     """Result of a recipe on an image.
 
     Attributes:
@@ -53,7 +53,7 @@ class Prepared:
     image_grid: tuple[tuple[int, int, int], np.ndarray]
 
 
-def prepare(path: Path | Sequence[Path], recipe: Recipe) -> Prepared:
+def prepare(path: Path | Sequence[Path], recipe: Recipe) -> PreparedImage:
     """Return the network's input, from one image file or from one for each contrast.
 
     Args:
@@ -101,7 +101,7 @@ def _check_count(paths: Sequence[Path], recipe: Recipe) -> None:
         )
 
 
-def prepare_image(path: Path, image: Image, recipe: Recipe, others: Sequence[Image] = ()) -> Prepared:
+def prepare_image(path: Path, image: Image, recipe: Recipe, others: Sequence[Image] = ()) -> PreparedImage:
     """Return the network's input from images that passed `quality.check`; `path` names them in errors.
 
     Args:
@@ -144,7 +144,7 @@ def prepare_image(path: Path, image: Image, recipe: Recipe, others: Sequence[Ima
         findings += seen
     array = stored_types.rounded(np.stack(channels, axis=-1), recipe.dtype)
     i, j, k = image.data.shape
-    return Prepared(array, cut.cube_affine, cut, report, tuple(findings), ((i, j, k), image.affine))
+    return PreparedImage(array, cut.cube_affine, cut, report, tuple(findings), ((i, j, k), image.affine))
 
 
 def _further(

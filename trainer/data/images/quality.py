@@ -27,7 +27,7 @@ _MAKE_AGAIN = "Make it again from the original scan."
 
 
 @dataclass(frozen=True)
-class Facts:
+class ImageFacts:
     """Facts about one image, for the table.
 
     Attributes:
@@ -77,12 +77,12 @@ def check_affine(image: Image) -> list[Finding]:
     return [bad("affine", f"the affine in its header {reason}.", cure)] if reason else []
 
 
-def facts(image: Image) -> Facts:
+def facts(image: Image) -> ImageFacts:
     """Return the facts about an image, for the table."""
     finite = image.data[np.isfinite(image.data)]
     usable = np.isfinite(image.affine).all() and abs(np.linalg.det(image.affine[:3, :3])) > 0
     sizes = nibabel.affines.voxel_sizes(image.affine) if usable else [float("nan")] * 3
-    return Facts(
+    return ImageFacts(
         format=image.format,
         shape=image.stored_shape,
         dtype=image.stored_dtype,

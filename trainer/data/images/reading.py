@@ -23,7 +23,7 @@ from nibabel.spatialimages import HeaderDataError, HeaderTypeError, SpatialImage
 from nibabel.wrapstruct import WrapStructError
 
 from trainer.data.images.findings import Finding, ImageFault, bad
-from trainer.data.images.nifti_header import Header, Place
+from trainer.data.images.nifti_header import Header, ImageGeometry
 from trainer.data.images.recipe import Xform
 
 # Longest first, so that `.nii.gz` is seen before `.gz`.
@@ -86,7 +86,7 @@ class _Opened:
     shape: tuple[int, ...]
     dtype: np.dtype
     format: str
-    place: Place
+    place: ImageGeometry
     remarks: tuple[Finding, ...] = ()
     header: Header | None = None
 
@@ -220,7 +220,7 @@ def _opened(path: Path, data_file: Path, xform: Xform | None) -> _Opened:
     stored = nibabel.load(data_file)
     if not isinstance(stored, SpatialImage):
         raise _no_volume(path, type(stored).__name__)
-    place = Place(_affine(path, stored), "", oriented=not _is_placeless_mgh(stored, data_file))
+    place = ImageGeometry(_affine(path, stored), "", oriented=not _is_placeless_mgh(stored, data_file))
     shape = tuple(int(n) for n in stored.shape)
     return _Opened(stored.dataobj, shape, stored.get_data_dtype(), type(stored).__name__, place)
 
@@ -244,7 +244,7 @@ def _of_analyze(path: Path, data_file: Path, kind: type[AnalyzeImage], xform: Xf
     # Plain Analyze stores no orientation; SPM's variants only through a .mat file beside.
     if not data_file.with_suffix(".mat").exists():
         header.check_sizes()
-    place = Place(_affine(path, kind.from_filename(data_file)), "", oriented=False)
+    place = ImageGeometry(_affine(path, kind.from_filename(data_file)), "", oriented=False)
     return _Opened(proxy, voxels.shape, voxels.dtype, kind.__name__, place, tuple(header.remarks))
 
 

@@ -26,10 +26,10 @@ from trainer.data.importing.examination import examine
 from trainer.data.importing.import_request import ImportRequest
 from trainer.data.shards import codecs, stored_types
 from trainer.data.shards.casting import cast_into
-from trainer.data.shards.layout import Layout
+from trainer.data.shards.layout import StorageLayout
 from trainer.data.shards.shard_writer import unwritten
 from trainer.data.shards.thread_memory import scratch
-from trainer.data.sources.listing import Listing
+from trainer.data.sources.listing import SourceListing
 from trainer.data.workers import default_workers
 from trainer.errors import CohortError, ShardError
 
@@ -99,7 +99,7 @@ class CodecChoice:
         return {**asdict(self), "measured": rows}
 
 
-def choose(arrays: Sequence[np.ndarray], layout: Layout, folder: Path, threads: int) -> CodecChoice:
+def choose(arrays: Sequence[np.ndarray], layout: StorageLayout, folder: Path, threads: int) -> CodecChoice:
     """Return the best codec for some volumes, by measuring every codec.
 
     Args:
@@ -167,7 +167,7 @@ def disk_speed(folder: Path, nbytes: int = DISK_BYTES) -> float:
         path.unlink(missing_ok=True)
 
 
-def _measure(arrays: Sequence[np.ndarray], layout: Layout, rate: float, threads: int) -> MeasuredCodec:
+def _measure(arrays: Sequence[np.ndarray], layout: StorageLayout, rate: float, threads: int) -> MeasuredCodec:
     packed = [stored_types.pack(array, layout.dtype) for array in arrays]
     volumes = [(layout.encode(stored), scale) for stored, scale in packed]
     stored_bytes = sum(sum(map(len, chunks)) for chunks, _ in volumes) / len(volumes)
@@ -179,7 +179,7 @@ def _measure(arrays: Sequence[np.ndarray], layout: Layout, rate: float, threads:
     return MeasuredCodec(layout.codec, stored_bytes, stored_bytes / rate, seconds_each(decode, threads))
 
 
-def decode_all(layout: Layout, chunks: Sequence[bytes], scale: float | None) -> None:
+def decode_all(layout: StorageLayout, chunks: Sequence[bytes], scale: float | None) -> None:
     """Check, decode and cast the chunks of a volume to float32, as a loader does."""
     shape, dtype = layout.chunk_shape, layout.dtype
     voxels = scratch("voxels", prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
@@ -218,7 +218,7 @@ def as_before(request: ImportRequest) -> tuple[ImportRequest, dict[str, Any] | N
     return (replace(request, codec=choice["codec"]), choice) if choice else (request, None)
 
 
-def choose_for(request: ImportRequest, listing: Listing) -> tuple[ImportRequest, dict[str, Any]]:
+def choose_for(request: ImportRequest, listing: SourceListing) -> tuple[ImportRequest, dict[str, Any]]:
     """Return the request with the codec that is best for its first usable images, and the measurements.
 
     The choice is kept in the target's work folder, for an import that goes on.
@@ -228,7 +228,9 @@ def choose_for(request: ImportRequest, listing: Listing) -> tuple[ImportRequest,
         ShardError: the target's disk cannot be written or read.
     """
     recipe = request.recipe
-    layout = Layout(recipe.shape, stored_types.stored_dtype(recipe.dtype), codecs.DEFAULT, request.bricks)
+    layout = StorageLayout(
+        recipe.shape, stored_types.stored_dtype(recipe.dtype), codecs.DEFAULT, request.bricks
+    )
     most = max(1, min(_MOST_MEASURED, _MEASURED_BYTES // (4 * prod(recipe.shape))))
     found = (examine((image, recipe)).array for image in listing.images[:_MOST_TRIED])
     arrays = list(islice((array for array in found if array is not None), most))
@@ -240,7 +242,7 @@ def choose_for(request: ImportRequest, listing: Listing) -> tuple[ImportRequest,
     return replace(request, codec=choice["codec"]), choice
 
 
-def check_any_usable(listing: Listing, usable: Sequence[bool]) -> None:
+def check_any_usable(listing: SourceListing, usable: Sequence[bool]) -> None:
     """Check that a codec can be chosen by the first images.
 
     Raises:

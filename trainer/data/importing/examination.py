@@ -14,7 +14,7 @@ import numpy as np
 
 from trainer.data.images import geometry, label_maps, preprocess, quality, reading
 from trainer.data.images.findings import Finding, ImageFault, Status, about, status, warning
-from trainer.data.images.preprocess import Prepared
+from trainer.data.images.preprocess import PreparedImage
 from trainer.data.images.recipe import Recipe
 from trainer.data.images.slices import mid_slices, png, with_borders
 from trainer.data.sources.listing import SourceImage
@@ -31,7 +31,7 @@ class Examined:
         stamp: [size in bytes, time of change in ns] of each file read: tells a rerun whether it is the same.
         sha256: of the image file; of header and data one after the other for a pair; empty if unreadable.
         findings: all, those of the listing first.
-        facts: see `quality.Facts`; None where it cannot be read.
+        facts: see `quality.ImageFacts`; None where it cannot be read.
         report: numbers of the preprocessing; None for a bad image.
         tissue: mL of each tissue, where the source has maps.
         picture: PNG of its mid-slices, a row per contrast, base64; empty where it cannot be read.
@@ -123,7 +123,7 @@ def _further_contrasts(image: SourceImage, recipe: Recipe) -> tuple[list[reading
 
 
 def _label_map(
-    image: SourceImage, prepared: Prepared, recipe: Recipe
+    image: SourceImage, prepared: PreparedImage, recipe: Recipe
 ) -> tuple[np.ndarray | None, list[Finding]]:
     if recipe.maps is None:
         return None, []

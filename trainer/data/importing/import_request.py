@@ -12,7 +12,7 @@ from trainer.data.importing.examination import Examined
 from trainer.data.shards import codecs
 from trainer.data.shards.index import SetMeta, VolumeMeta
 from trainer.data.sources.labels import LabelChange
-from trainer.data.sources.listing import Listing
+from trainer.data.sources.listing import SourceListing
 from trainer.data.sources.source_adni import AdniRequest
 
 
@@ -45,11 +45,11 @@ class ImportRequest:
     overwrite: bool = False
     dry_run: bool = False
 
-    def recipe_for(self, listing: Listing) -> Recipe:
+    def recipe_for(self, listing: SourceListing) -> Recipe:
         """Return the recipe with the requested contrasts and the maps that were found."""
         return replace(self.recipe, contrasts=self.contrasts, maps=listing.maps)
 
-    def decisive(self, listing: Listing) -> dict[str, Any]:
+    def decisive(self, listing: SourceListing) -> dict[str, Any]:
         """Return the parameters that determine the content of the set, as JSON values."""
         one_contrast = listing.kind == "bids" and not self.contrasts
         return {
@@ -68,7 +68,7 @@ class ImportRequest:
 
 
 @dataclass(frozen=True)
-class Progress:
+class ImportProgress:
     """Progress of an import: one more image is examined.
 
     Attributes:
@@ -112,7 +112,7 @@ class ImportResult:
     codec_choice: dict[str, Any] | None
 
 
-def set_meta(request: ImportRequest, listing: Listing) -> SetMeta:
+def set_meta(request: ImportRequest, listing: SourceListing) -> SetMeta:
     """Return the metadata of the set, from the request and the listing."""
     recipe = request.recipe
     normalisation = {

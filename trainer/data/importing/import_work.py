@@ -12,11 +12,11 @@ from typing import Any
 from trainer.data.images.findings import bad
 from trainer.data.importing import import_state
 from trainer.data.importing.examination import Examined, examine
-from trainer.data.importing.import_request import ImportRequest, ImportResult, Progress, volume_meta
+from trainer.data.importing.import_request import ImportProgress, ImportRequest, ImportResult, volume_meta
 from trainer.data.shards.index import ShardRecord
 from trainer.data.shards.shard_writer import ShardWriter
 from trainer.data.shards.summary import UNLABELLED
-from trainer.data.sources.listing import Listing
+from trainer.data.sources.listing import SourceListing
 from trainer.data.workers import default_workers, in_order
 from trainer.errors import CohortError
 
@@ -39,8 +39,8 @@ class ImportWork:
     """
 
     request: ImportRequest
-    listing: Listing
-    on_progress: Callable[[Progress], None]
+    listing: SourceListing
+    on_progress: Callable[[ImportProgress], None]
     choice: dict[str, Any] | None = None
     examined: list[Examined] = field(default_factory=list)
     shards: list[ShardRecord] = field(default_factory=list)
@@ -158,7 +158,7 @@ class ImportWork:
         if found.status != "bad" and found.facts is not None and found.facts["content_sha256"]:
             self._first_with[found.facts["content_sha256"]] = source
         done, total = len(self.examined), len(self.listing.images)
-        self.on_progress(Progress(done, total, source, found.findings, kept))
+        self.on_progress(ImportProgress(done, total, source, found.findings, kept))
 
 
 def complaint(name: str, left_out: Sequence[Examined], total: int) -> str:

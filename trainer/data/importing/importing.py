@@ -14,7 +14,7 @@ from typing import Any
 
 from trainer.data.images.findings import Finding
 from trainer.data.importing import codec_choice, import_state, quality_sheet
-from trainer.data.importing.import_request import ImportRequest, ImportResult, Progress, set_meta
+from trainer.data.importing.import_request import ImportProgress, ImportRequest, ImportResult, set_meta
 from trainer.data.importing.import_work import ImportWork
 from trainer.data.shards import codecs
 from trainer.data.shards.index import canonical_json
@@ -22,13 +22,13 @@ from trainer.data.shards.shard_writer import ShardWriter, checked_layout, write_
 from trainer.data.shards.shards import ShardSet
 from trainer.data.shards.summary import UNLABELLED
 from trainer.data.sources import sources
-from trainer.data.sources.listing import Listing
+from trainer.data.sources.listing import SourceListing
 from trainer.data.sources.map_request import MapRequest
 
 
 def run(
     request: ImportRequest,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[ImportProgress], None] | None = None,
     on_cohort: Callable[[Sequence[Finding]], None] | None = None,
 ) -> ImportResult:
     """Import a source into a shard set, or report what is wrong with it.
@@ -104,7 +104,10 @@ def run(
 
 
 def _rehearse(
-    request: ImportRequest, listing: Listing, on_progress: Callable[[Progress], None], begun: float
+    request: ImportRequest,
+    listing: SourceListing,
+    on_progress: Callable[[ImportProgress], None],
+    begun: float,
 ) -> ImportResult:
     """Raise the errors that the import would raise, and write nothing. Free disk space is not checked."""
     choice = None
@@ -127,7 +130,7 @@ def _rehearse(
 
 
 def _already_done(
-    request: ImportRequest, listing: Listing, begun: float, choice: dict[str, Any] | None
+    request: ImportRequest, listing: SourceListing, begun: float, choice: dict[str, Any] | None
 ) -> ImportResult:
     shards = ShardSet.open(request.target)
     if not request.dry_run:

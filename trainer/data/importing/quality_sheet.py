@@ -16,7 +16,7 @@ import jinja2
 from trainer.attempts import attempt
 from trainer.data.importing.examination import Examined
 from trainer.data.shards.shard_writer import write_atomically
-from trainer.data.sources.listing import Listing
+from trainer.data.sources.listing import SourceListing
 from trainer.telling import tell
 
 _SEVERITY = {"bad": 0, "warning": 1, "ok": 2}
@@ -27,7 +27,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def write(target: Path, listing: Listing, examined: Sequence[Examined]) -> None:
+def write(target: Path, listing: SourceListing, examined: Sequence[Examined]) -> None:
     """Write the three files into the folder of the shard set; the same bytes for the same images.
 
     What cannot be shown as pictures is said, and is no reason to lose an import.
@@ -96,7 +96,7 @@ def _cell(name: str, value: Any) -> Any:
     return "" if value is None else value
 
 
-def html(listing: Listing, examined: Sequence[Examined]) -> str:
+def html(listing: SourceListing, examined: Sequence[Examined]) -> str:
     """Return the picture sheet: one self-contained page, the images with findings first."""
     cards = [
         {

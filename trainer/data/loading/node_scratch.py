@@ -27,7 +27,7 @@ VARIABLES = ("CINGULUM_SCRATCH", "SLURM_TMPDIR", "TMPDIR")
 
 
 @dataclass(frozen=True)
-class Place:
+class ScratchFolder:
     """A folder for scratch.
 
     Attributes:
@@ -39,7 +39,7 @@ class Place:
     chosen_by: str
 
     @classmethod
-    def find(cls, configured: Path | None, environment: Mapping[str, str] | None = None) -> Place:
+    def find(cls, configured: Path | None, environment: Mapping[str, str] | None = None) -> ScratchFolder:
         """Return the place that the configuration names, else the environment, else the system."""
         if configured is not None:
             return cls(configured.absolute(), "data.scratch")
@@ -78,7 +78,7 @@ class Place:
             ) from None
         return self.ours
 
-    def contents(self, *, clean: bool = False) -> list[Content]:
+    def contents(self, *, clean: bool = False) -> list[CopyOnScratch]:
         """Return the copies in our folder, by name; empty where there is no such folder.
 
         Args:
@@ -99,7 +99,7 @@ class Place:
             gone = clean and lock is not None
             if copy.is_dir():
                 whole = (copy / INDEX_NAME).is_file()
-                found.append(Content(copy, bytes_in(copy), whole, in_use=lock is None, removed=gone))
+                found.append(CopyOnScratch(copy, bytes_in(copy), whole, in_use=lock is None, removed=gone))
             if lock is not None:
                 remove(copy, lock) if gone or not copy.is_dir() else lock.close()
         return found
@@ -200,7 +200,7 @@ class Lock:
 
 
 @dataclass(frozen=True)
-class Content:
+class CopyOnScratch:
     """Copy on scratch of one content hash.
 
     Attributes:

@@ -18,7 +18,7 @@ import threading
 from pathlib import Path
 
 from trainer import atomic, byte_sizes
-from trainer.data.loading.node_scratch import Lock, Place, bytes_in, lock_of, make_ours, remove
+from trainer.data.loading.node_scratch import Lock, ScratchFolder, bytes_in, lock_of, make_ours, remove
 from trainer.data.shards.index import INDEX_NAME, ShardRecord
 from trainer.data.shards.shards import ShardSet
 from trainer.errors import DamagedShardError, ScratchError, ShardError, typed
@@ -44,7 +44,7 @@ class ScratchCopy:
         bytes_wanted: bytes that it has to copy; 0 while it waits, and where the copy is complete.
     """
 
-    def __init__(self, shards: ShardSet, place: Place, threads: int) -> None:
+    def __init__(self, shards: ShardSet, place: ScratchFolder, threads: int) -> None:
         self.folder = place.ours / shards.content_hash
         self.bytes_copied = 0
         self.bytes_wanted = 0

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from trainer.data.phantom import files
-from trainer.data.phantom.disease import Truth
+from trainer.data.phantom.disease import GroundTruth
 from trainer.data.phantom.image import CONTRASTS, TISSUES, Phantom
 from trainer.data.phantom.people import Person
 from trainer.data.phantom.template import Template
@@ -153,7 +153,9 @@ def write_participants(out: Path, people: Sequence[Person]) -> None:
     )
 
 
-def write_truth(out: Path, people: Sequence[Person], truths: Sequence[Truth], regions: Sequence[str]) -> None:
+def write_truth(
+    out: Path, people: Sequence[Person], truths: Sequence[GroundTruth], regions: Sequence[str]
+) -> None:
     """Write each subject's stage of the disease and mm of tissue lost per region."""
     header = "\t".join(["participant_id", "stage", *(f"{region}_mm" for region in regions)]) + "\n"
     rows = [

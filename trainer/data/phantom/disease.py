@@ -71,7 +71,7 @@ _FEWEST_DOUBLINGS = 2
 
 
 @dataclass(frozen=True)
-class Truth:
+class GroundTruth:
     """Ground truth of one person's brain.
 
     Attributes:
@@ -86,7 +86,7 @@ class Truth:
 
 def truth(
     person: Person, seed: int, gap: float, pattern: str = DEFAULT, *, stage: float | None = None
-) -> Truth:
+) -> GroundTruth:
     """Return the effect of age, disease and inborn differences on one person.
 
     Args:
@@ -101,10 +101,10 @@ def truth(
     own = rng.standard_normal(len(takes.regions))
     inborn = takes.spread * (takes.shared_spread * shared + math.sqrt(1 - takes.shared_spread**2) * own)
     lost = inborn + takes.per_decade * (person.age - _MEAN_AGE) / 10 + takes.disease * gap * stage
-    return Truth(stage, tuple(float(mm) for mm in takes.most * np.tanh(lost / takes.most)))
+    return GroundTruth(stage, tuple(float(mm) for mm in takes.most * np.tanh(lost / takes.most)))
 
 
-def otherwise(person: Person, seed: int, gap: float, pattern: str = DEFAULT) -> Truth:
+def otherwise(person: Person, seed: int, gap: float, pattern: str = DEFAULT) -> GroundTruth:
     """Return the truth with the opposite diagnosis: a patient without the disease; for NC, AD of stage 1."""
     return truth(person, seed, gap, pattern, stage=1.0 if person.diagnosis == "NC" else 0.0)
 

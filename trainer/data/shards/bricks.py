@@ -15,7 +15,7 @@ import xxhash
 
 from trainer.data.shards import codecs
 from trainer.data.shards.casting import cast_into
-from trainer.data.shards.layout import Layout
+from trainer.data.shards.layout import StorageLayout
 from trainer.data.shards.stored_bytes import ReadFault, StoredBytes
 from trainer.data.shards.thread_memory import scratch
 
@@ -33,7 +33,7 @@ def pack_table(offsets: Sequence[int], chunks: Sequence[bytes]) -> str:
 
 
 def unpack_table(text: str) -> np.ndarray:
-    """Invert `pack_table`: (bricks,) of type `BRICK`, in the order of `Layout.origins`.
+    """Invert `pack_table`: (bricks,) of type `BRICK`, in the order of `StorageLayout.origins`.
 
     Raises:
         ValueError: the text is no such table.
@@ -44,7 +44,7 @@ def unpack_table(text: str) -> np.ndarray:
         raise ValueError("invalid brick table") from None
 
 
-def touched(layout: Layout, origin: Sequence[int], size: Sequence[int]) -> np.ndarray:
+def touched(layout: StorageLayout, origin: Sequence[int], size: Sequence[int]) -> np.ndarray:
     """Return the numbers of the bricks that a box touches, ascending.
 
     Args:
@@ -62,7 +62,7 @@ def touched(layout: Layout, origin: Sequence[int], size: Sequence[int]) -> np.nd
 
 def read_box(
     stored: StoredBytes,
-    layout: Layout,
+    layout: StorageLayout,
     shard: str,
     table: np.ndarray,
     out: np.ndarray,
@@ -106,7 +106,7 @@ def _voxels(purpose: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray
     return scratch(purpose, prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
 
 
-def _decoded(layout: Layout, chunk: np.ndarray) -> np.ndarray:
+def _decoded(layout: StorageLayout, chunk: np.ndarray) -> np.ndarray:
     """Return the voxels of a brick, valid until the thread decodes the next one."""
     shape = layout.chunk_shape
     if layout.codec == "none" and chunk.size == prod(shape) * layout.dtype.itemsize:

@@ -30,7 +30,7 @@ from trainer.data.shards.index import (
     ShardRecord,
     Volume,
 )
-from trainer.data.shards.layout import Layout
+from trainer.data.shards.layout import StorageLayout
 from trainer.data.shards.stored_types import stored_dtype
 from trainer.errors import DamagedShardError, ShardError, typed
 
@@ -112,7 +112,7 @@ def _from_document(document: Mapping[str, Any]) -> Index:
     bricks = document["bricks"] if version >= SINCE["bricks"] else None
     if bricks is not None and not (isinstance(bricks, int) and 1 <= bricks < max(shape[:3])):
         raise ValueError(f"bricks {bricks!r}")
-    layout = Layout(shape, dtype, document["codec"], bricks)
+    layout = StorageLayout(shape, dtype, document["codec"], bricks)
     optional = _not_needed(version, layout, maps=bool(classes))
     volumes = [
         Volume(
@@ -149,7 +149,7 @@ def _from_document(document: Mapping[str, Any]) -> Index:
     )
 
 
-def _not_needed(version: int, layout: Layout, *, maps: bool) -> set[str]:
+def _not_needed(version: int, layout: StorageLayout, *, maps: bool) -> set[str]:
     """Return keys of a volume that a set of this kind does not have."""
     needed: set[str] = set()
     if version >= 3:
@@ -164,7 +164,7 @@ _LARGEST_FILE = 2**62
 _XXH3 = re.compile("[0-9a-f]{16}")
 
 
-def _check_volume(volume: Volume, layout: Layout, optional: set[str]) -> None:
+def _check_volume(volume: Volume, layout: StorageLayout, optional: set[str]) -> None:
     """Raise ValueError where what came with version 3 is of the wrong kind, or a chunk is larger than its
     codec can make it; `_check_kinds` sees the rest."""
     for digest in (volume.xxh3, volume.map_xxh3):
@@ -175,7 +175,7 @@ def _check_volume(volume: Volume, layout: Layout, optional: set[str]) -> None:
         isinstance(scale, float) and math.isfinite(scale) and math.frexp(scale)[0] == 0.5
     ):
         raise ValueError(f"scale of volume {volume.id}")
-    of_map = Layout(layout.shape[:3], np.dtype(np.uint8), layout.codec, layout.bricks)
+    of_map = StorageLayout(layout.shape[:3], np.dtype(np.uint8), layout.codec, layout.bricks)
     tables = (
         (layout, volume.brick_table, volume.nbytes),
         (of_map, volume.map_brick_table, volume.map_nbytes),

@@ -13,7 +13,7 @@ from trainer.data.shards import codecs
 
 
 @dataclass(frozen=True)
-class Layout:
+class StorageLayout:
     """Layout of the stored volumes, or label maps, of a set.
 
     Attributes:

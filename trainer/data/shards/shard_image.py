@@ -19,17 +19,17 @@ import xxhash
 from trainer.data.shards import codecs
 from trainer.data.shards.bricks import pack_table
 from trainer.data.shards.index import ShardRecord, Volume, VolumeMeta, canonical_json, meta_to_json
-from trainer.data.shards.layout import Layout
+from trainer.data.shards.layout import StorageLayout
 from trainer.data.shards.stored_types import hdf5_dtype
 
 
 @dataclass(frozen=True)
-class Content:
+class ShardContent:
     """Content of a shard, in the order of its rows.
 
     Attributes:
         metas: what is known of each volume.
-        chunks: each volume as stored: its one chunk, or its bricks in the order of `Layout.origins`.
+        chunks: each volume as stored: its one chunk, or its bricks in the order of `StorageLayout.origins`.
         maps: each label map as stored; none where the set has none.
         scales: of each volume of int16; none where the set is of another type.
     """
@@ -49,7 +49,9 @@ class ShardImage:
     map_offsets: list[list[int]]
 
 
-def build(content: Content, layout: Layout, map_layout: Layout, attributes: dict[str, Any]) -> ShardImage:
+def build(
+    content: ShardContent, layout: StorageLayout, map_layout: StorageLayout, attributes: dict[str, Any]
+) -> ShardImage:
     """Return the HDF5 file of a shard; the same bytes for the same arguments."""
     with h5py.File("shard", "w", driver="core", backing_store=False) as shard:
         volumes = _write_chunks(shard, "volumes", layout, content.chunks)
@@ -72,7 +74,7 @@ def build(content: Content, layout: Layout, map_layout: Layout, attributes: dict
         return ShardImage(shard.id.get_file_image(), *places)
 
 
-def read_back(path: Path, layout: Layout, map_layout: Layout, mark: str) -> Content | None:
+def read_back(path: Path, layout: StorageLayout, map_layout: StorageLayout, mark: str) -> ShardContent | None:
     """Return the content of a shard, its bytes not yet checked; None where its mark is another.
 
     Raises:
@@ -84,10 +86,10 @@ def read_back(path: Path, layout: Layout, map_layout: Layout, mark: str) -> Cont
         metas = [VolumeMeta(**json.loads(text)) for text in shard["meta"].asstr()[:]]
         maps = _read_chunks(shard["maps"], map_layout) if "maps" in shard else []
         scales = [float(scale) for scale in shard["scales"][:]] if "scales" in shard else []
-        return Content(metas, _read_chunks(shard["volumes"], layout), maps, scales)
+        return ShardContent(metas, _read_chunks(shard["volumes"], layout), maps, scales)
 
 
-def record(file: str, image: ShardImage, content: Content) -> ShardRecord:
+def record(file: str, image: ShardImage, content: ShardContent) -> ShardRecord:
     """Return the index record of a shard."""
     of_maps = [
         {f"map_{key}": value for key, value in _stored(offsets, chunks).items()}
@@ -129,7 +131,7 @@ def sha256(*contents: bytes) -> str:
 
 
 def _write_chunks(
-    shard: h5py.File, name: str, layout: Layout, volumes: list[tuple[bytes, ...]]
+    shard: h5py.File, name: str, layout: StorageLayout, volumes: list[tuple[bytes, ...]]
 ) -> h5py.Dataset:
     dataset = shard.create_dataset(
         name,
@@ -145,14 +147,14 @@ def _write_chunks(
     return dataset
 
 
-def _read_chunks(dataset: h5py.Dataset, layout: Layout) -> list[tuple[bytes, ...]]:
+def _read_chunks(dataset: h5py.Dataset, layout: StorageLayout) -> list[tuple[bytes, ...]]:
     return [
         tuple(dataset.id.read_direct_chunk((row, *origin))[1] for origin in layout.origins())
         for row in range(dataset.shape[0])
     ]
 
 
-def _places(dataset: h5py.Dataset, layout: Layout) -> list[list[int]]:
+def _places(dataset: h5py.Dataset, layout: StorageLayout) -> list[list[int]]:
     return [
         [dataset.id.get_chunk_info_by_coord((row, *origin)).byte_offset for origin in layout.origins()]
         for row in range(dataset.shape[0])

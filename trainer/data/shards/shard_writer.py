@@ -26,8 +26,8 @@ from trainer.data.shards.index import (
     VolumeMeta,
     canonical_json,
 )
-from trainer.data.shards.layout import Layout
-from trainer.data.shards.shard_image import Content, ShardImage
+from trainer.data.shards.layout import StorageLayout
+from trainer.data.shards.shard_image import ShardContent, ShardImage
 from trainer.errors import CingulumError, DiskFull, ShardError, free_bytes
 
 # Blosc holds at most 2 GiB in one buffer, HDF5 4 GiB in one chunk, and one call reads at most 2 GiB.
@@ -83,7 +83,7 @@ class ShardWriter:
         self.bricks = bricks
         self.meta = meta
         self.layout = checked_layout(shape, dtype, codec, bricks, meta.map_classes)
-        self.map_layout = Layout(shape[:3], np.dtype(np.uint8), codec, bricks)
+        self.map_layout = StorageLayout(shape[:3], np.dtype(np.uint8), codec, bricks)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -125,7 +125,7 @@ class ShardWriter:
             scales += [] if scale is None else [scale]
         if not chunks:
             raise ValueError(f"{file}: there are no volumes")
-        content = Content(metas, chunks, self._encoded_maps(maps, metas), scales)
+        content = ShardContent(metas, chunks, self._encoded_maps(maps, metas), scales)
         image = self._image(content, mark)
         # An index that is there describes the shard that is about to go.
         (self.path / INDEX_NAME).unlink(missing_ok=True)
@@ -203,7 +203,7 @@ class ShardWriter:
         how = [FORMAT_VERSION, self.shape, self.dtype.name, self.codec, self.bricks, meta, mark]
         return shard_image.sha256(canonical_json(how).encode())
 
-    def _image(self, content: Content, mark: str) -> ShardImage:
+    def _image(self, content: ShardContent, mark: str) -> ShardImage:
         attributes = self._attributes(self._mark(mark))
         return shard_image.build(content, self.layout, self.map_layout, attributes)
 
@@ -243,7 +243,7 @@ def checked_layout(
     codec: str,
     bricks: int | None,
     map_classes: Sequence[str],
-) -> Layout:
+) -> StorageLayout:
     """Return the layout of the volumes of a set; arguments as for `ShardWriter`.
 
     Raises:
@@ -257,7 +257,7 @@ def checked_layout(
             f"bricks of {bricks} voxels are impossible in volumes of {' x '.join(map(str, shape[:3]))}.",
             cure=f"Choose an edge under {max(shape[:3])}, or leave bricks out.",
         )
-    layout = Layout(shape, stored_types.stored_dtype(dtype), codec, bricks)
+    layout = StorageLayout(shape, stored_types.stored_dtype(dtype), codec, bricks)
     if layout.decoded_bytes > LARGEST_VOLUME:
         raise ShardError(
             f"a volume of {' x '.join(map(str, shape))} {layout.dtype.name} is larger than 2 GiB.",

@@ -12,9 +12,9 @@ from trainer.data.shards import codecs, regular_files, stored_types
 from trainer.data.shards.bricks import read_box, unpack_table
 from trainer.data.shards.index import FORMAT_VERSION, INDEX_NAME, Index, Volume
 from trainer.data.shards.index_reading import read_index
-from trainer.data.shards.layout import Layout
+from trainer.data.shards.layout import StorageLayout
 from trainer.data.shards.stored_bytes import Identity, ReadFault, StoredBytes
-from trainer.data.shards.whole_chunks import Place, WholeChunks
+from trainer.data.shards.whole_chunks import ChunkPlace, WholeChunks
 from trainer.errors import DamagedShardError, ShardError, typed
 
 __all__ = ["FORMAT_VERSION", "Origin", "ShardSet", "Volume"]
@@ -66,8 +66,8 @@ class ShardSet:
         self.contrasts = index.meta.contrasts
         self.maps = index.meta.map_classes
         self.content_hash = index.content_hash
-        self._layout = Layout(self.shape, self.stored_dtype, self.codec, self.bricks)
-        self._map_layout = Layout(self.shape[:3], np.dtype(np.uint8), self.codec, self.bricks)
+        self._layout = StorageLayout(self.shape, self.stored_dtype, self.codec, self.bricks)
+        self._map_layout = StorageLayout(self.shape[:3], np.dtype(np.uint8), self.codec, self.bricks)
         self.cure = restore(path)
         self._stored = StoredBytes(path, seen)
         self._whole = WholeChunks(self._stored, self.codec)
@@ -152,7 +152,7 @@ class ShardSet:
             ValueError: the part does not lie in the volume.
         """
         volume = self.volumes[row]
-        place = Place(volume.shard, volume.offset, volume.nbytes, volume.checksum, volume.xxh3)
+        place = ChunkPlace(volume.shard, volume.offset, volume.nbytes, volume.checksum, volume.xxh3)
         self._fill(volume, self._layout, place, volume.brick_table, out, origin, scale=volume.scale)
 
     def will_read(self, row: int, *, with_map: bool = False) -> None:
@@ -184,20 +184,22 @@ class ShardSet:
         place = self._map_place(volume)
         return self._chunks(volume, volume.map_brick_table, place.offset, place.nbytes, _MAP)
 
-    def _map_place(self, volume: Volume) -> Place:
+    def _map_place(self, volume: Volume) -> ChunkPlace:
         if volume.map_offset is None or volume.map_nbytes is None or volume.map_checksum is None:
             raise ShardError(
                 f"{self.path}: has no label maps.",
                 cure=f"Import them with their maps: cingulum import SOURCE {typed(self.path)} --maps probseg",
                 path=self.path,
             )
-        return Place(volume.shard, volume.map_offset, volume.map_nbytes, volume.map_checksum, volume.map_xxh3)
+        return ChunkPlace(
+            volume.shard, volume.map_offset, volume.map_nbytes, volume.map_checksum, volume.map_xxh3
+        )
 
     def _fill(
         self,
         volume: Volume,
-        layout: Layout,
-        place: Place,
+        layout: StorageLayout,
+        place: ChunkPlace,
         brick_table: str | None,
         out: np.ndarray,
         origin: Origin | None,

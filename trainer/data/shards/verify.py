@@ -24,7 +24,7 @@ from trainer.errors import ShardError
 
 
 @dataclass(frozen=True)
-class Problem:
+class ShardFault:
     """Fault of a shard or of a volume.
 
     Attributes:
@@ -44,7 +44,7 @@ class Problem:
         return f"{self.shard}:{which} {self.what}"
 
 
-def verify(path: Path, progress: Callable[[int, int], None] | None = None) -> list[Problem]:
+def verify(path: Path, progress: Callable[[int, int], None] | None = None) -> list[ShardFault]:
     """Return the problems of a whole shard set; empty where it is undamaged.
 
     Args:
@@ -58,7 +58,7 @@ def verify(path: Path, progress: Callable[[int, int], None] | None = None) -> li
     if not os.path.lexists(path / INDEX_NAME):
         ShardSet.open(path)  # says why this is no shard set
     shards = ShardSet(path, read_index(path))
-    problems: list[Problem] = []
+    problems: list[ShardFault] = []
     done = 0
     for shard in shards.index.shards:
         found = list(_whole_file(path, shard))
@@ -83,24 +83,26 @@ _OF_MAP = "label map: "
 _OUTSIDE = "is damaged outside its volumes (its checksum does not match)"
 
 
-def _whole_file(path: Path, shard: ShardRecord) -> Iterator[Problem]:
+def _whole_file(path: Path, shard: ShardRecord) -> Iterator[ShardFault]:
     try:
         size = regular_files.size(path / shard.file)
         if size != shard.nbytes:
-            yield Problem(shard.file, f"has {size} bytes, not {shard.nbytes}: it was truncated or replaced")
+            yield ShardFault(
+                shard.file, f"has {size} bytes, not {shard.nbytes}: it was truncated or replaced"
+            )
             return
         found = regular_files.sha256(path / shard.file)
     except FileNotFoundError:
-        yield Problem(shard.file, "is missing")
+        yield ShardFault(shard.file, "is missing")
         return
     except OSError as error:
-        yield Problem(shard.file, f"cannot be read ({error.strerror})")
+        yield ShardFault(shard.file, f"cannot be read ({error.strerror})")
         return
     if found != shard.sha256:
-        yield Problem(shard.file, _OUTSIDE)
+        yield ShardFault(shard.file, _OUTSIDE)
 
 
-def _chunk(shards: ShardSet, volume: Volume) -> Iterator[Problem]:
+def _chunk(shards: ShardSet, volume: Volume) -> Iterator[ShardFault]:
     if not (shards.path / volume.shard).is_file():
         return
     reads = [("", shards.read, shards.read_chunk, volume.checksum, volume.xxh3)]
@@ -112,24 +114,26 @@ def _chunk(shards: ShardSet, volume: Volume) -> Iterator[Problem]:
             chunk = read_chunk(volume.id)
             is_right = hashlib.sha256(chunk).hexdigest() == checksum
             if is_right and xxh3 is not None and xxhash.xxh3_64_hexdigest(chunk) != xxh3:
-                yield Problem(volume.shard, which + "its XXH3 does not match", volume.id, volume.subject)
+                yield ShardFault(volume.shard, which + "its XXH3 does not match", volume.id, volume.subject)
                 continue
             read(volume.id)
             if not is_right:
-                yield Problem(volume.shard, which + "its checksum does not match", volume.id, volume.subject)
+                yield ShardFault(
+                    volume.shard, which + "its checksum does not match", volume.id, volume.subject
+                )
         except ShardError as error:
             what = error.message.rpartition(" is damaged: ")[2].rstrip(".")
-            yield Problem(volume.shard, which + what, volume.id, volume.subject)
+            yield ShardFault(volume.shard, which + what, volume.id, volume.subject)
 
 
 def _as_hdf5_reads_it(
     shards: ShardSet, name: str, volumes: Sequence[Volume], count: int
-) -> Iterator[Problem]:
+) -> Iterator[ShardFault]:
     """Compare with the reference reader, h5py; `count` volumes are in the shard."""
     try:
         with h5py.File(shards.path / name, "r") as file:
             if wrong := _unlike(shards, file, count):
-                yield Problem(name, wrong)
+                yield ShardFault(name, wrong)
                 return
             subjects, labels = file["subjects"].asstr()[:], file["labels"].asstr()[:]
             for volume in volumes:
@@ -138,14 +142,14 @@ def _as_hdf5_reads_it(
                 values: np.ndarray = np.empty(shards.shape, shards.dtype)
                 cast_into(stored, values, scale)
                 if not np.array_equal(values, shards.read(volume.id), equal_nan=True):
-                    yield Problem(name, _OTHER, volume.id, volume.subject)
+                    yield ShardFault(name, _OTHER, volume.id, volume.subject)
                 if shards.maps and not np.array_equal(file["maps"][volume.row], shards.read_map(volume.id)):
-                    yield Problem(name, _OF_MAP + _OTHER, volume.id, volume.subject)
+                    yield ShardFault(name, _OF_MAP + _OTHER, volume.id, volume.subject)
                 if (subjects[volume.row], labels[volume.row]) != (volume.subject, volume.label or ""):
                     what = "its subject or label in the shard differs from the index"
-                    yield Problem(name, what, volume.id, volume.subject)
+                    yield ShardFault(name, what, volume.id, volume.subject)
     except (OSError, KeyError, RuntimeError, ShardError) as error:
-        yield Problem(name, f"HDF5 cannot read it ({' '.join(str(error).split())})")
+        yield ShardFault(name, f"HDF5 cannot read it ({' '.join(str(error).split())})")
 
 
 def _unlike(shards: ShardSet, file: h5py.File, count: int) -> str | None:

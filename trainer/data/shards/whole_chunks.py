@@ -20,7 +20,7 @@ from trainer.data.shards.stored_bytes import ReadFault, StoredBytes
 from trainer.data.shards.thread_memory import scratch
 
 
-class Place(NamedTuple):
+class ChunkPlace(NamedTuple):
     """Place of a chunk, and what is known of it.
 
     Attributes:
@@ -56,7 +56,7 @@ class WholeChunks:
 
     def read_into(
         self,
-        place: Place,
+        place: ChunkPlace,
         shape: tuple[int, ...],
         dtype: np.dtype,
         out: np.ndarray,
@@ -101,7 +101,7 @@ class WholeChunks:
             values = voxels if part is None else voxels[part]
             cast_into(values, out, scale, finite=lambda: self._is_finite(place, voxels))
 
-    def _is_finite(self, place: Place, voxels: np.ndarray) -> bool:
+    def _is_finite(self, place: ChunkPlace, voxels: np.ndarray) -> bool:
         key = place.shard, place.offset
         if key in self._found_finite:
             return True
@@ -110,7 +110,7 @@ class WholeChunks:
         self._found_finite.add(key)
         return True
 
-    def _check(self, place: Place, stored: memoryview) -> None:
+    def _check(self, place: ChunkPlace, stored: memoryview) -> None:
         found = xxhash.xxh3_64_hexdigest(stored)
         key = place.shard, place.offset
         right = place.xxh3 or self._found_right.get(key)

@@ -15,7 +15,7 @@ from decimal import Decimal
 
 from trainer.data.images.findings import Finding, warning
 from trainer.data.sources.file_names import first_three
-from trainer.data.sources.tables import Row, Table
+from trainer.data.sources.tables import Row, TextTable
 from trainer.errors import CohortError
 
 SUBJECT_COLUMNS = ("participant_id", "subject", "subject_id", "sub", "id")
@@ -83,7 +83,7 @@ def check_distinct(names: Mapping[str, str], what: str, where: str) -> None:
         )
 
 
-def not_joined(where: str, images: Iterable[str], table: Table, ids: Iterable[str]) -> CohortError:
+def not_joined(where: str, images: Iterable[str], table: TextTable, ids: Iterable[str]) -> CohortError:
     """Return the error of a table none of whose ids is that of an image, with the first ids of both."""
     names = list(dict.fromkeys(images))
     return CohortError(
@@ -93,7 +93,7 @@ def not_joined(where: str, images: Iterable[str], table: Table, ids: Iterable[st
     )
 
 
-def lines_without_id(table: Table, lines: Sequence[int], column: str) -> list[Finding]:
+def lines_without_id(table: TextTable, lines: Sequence[int], column: str) -> list[Finding]:
     """Return a warning for rows that name nothing, by the lines of the file they are on; [] without any."""
     if not lines:
         return []
@@ -113,13 +113,13 @@ class RowsById:
         without_id: lines of the file whose first cell of the id is empty.
     """
 
-    table: Table
+    table: TextTable
     columns: tuple[str, ...]
     by_id: dict[tuple[IdKey | None, ...], Row]
     without_id: tuple[int, ...]
 
     @classmethod
-    def of_table(cls, table: Table, columns: Sequence[str]) -> RowsById:
+    def of_table(cls, table: TextTable, columns: Sequence[str]) -> RowsById:
         """Return the rows of a table by the cells of some columns.
 
         Raises:
@@ -169,7 +169,7 @@ class SubjectRows:
         CohortError: the columns of the ids are missing, or two rows have one id.
     """
 
-    def __init__(self, table: Table, subject: str | None = None) -> None:
+    def __init__(self, table: TextTable, subject: str | None = None) -> None:
         self.table, self._subject = table, subject
         if subject is None:
             session = table.find(SESSION_COLUMNS)

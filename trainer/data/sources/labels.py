@@ -12,7 +12,7 @@ from typing import Literal
 from trainer.data.images.findings import Finding, bad, note, status, warning
 from trainer.data.sources.file_names import first_three
 from trainer.data.sources.joins import as_number, id_key, id_order
-from trainer.data.sources.listing import AGE_COLUMNS, Listing, SourceImage
+from trainer.data.sources.listing import AGE_COLUMNS, SourceImage, SourceListing
 from trainer.errors import CohortError
 
 LabelChange = Literal["keep", "first", "error"]
@@ -22,7 +22,7 @@ _BASELINE = frozenset({"bl", "baseline"})  # the first session of studies that c
 _SEX_WORDS = {"male": "m", "man": "m", "female": "f", "woman": "f", "w": "f"}
 
 
-def labelled(listing: Listing, classes: Sequence[str] | None) -> Listing:
+def labelled(listing: SourceListing, classes: Sequence[str] | None) -> SourceListing:
     """Find missing and unknown labels.
 
     Raises:
@@ -65,7 +65,7 @@ def missing_label(name: str, why: str = "") -> Finding:
     )
 
 
-def same_spelling(listing: Listing, classes: Sequence[str] | None) -> Listing:
+def same_spelling(listing: SourceListing, classes: Sequence[str] | None) -> SourceListing:
     """Return the listing with one spelling of each label that is a number, of each sex and of each site.
 
     Tables of one study write `1` and, beside an empty cell, `1.0`. The shortest spelling is taken, or that of
@@ -122,7 +122,7 @@ def _sex_key(text: str) -> str:
     return _SEX_WORDS.get(plain, plain)
 
 
-def with_label_changes(listing: Listing, rule: LabelChange) -> Listing:
+def with_label_changes(listing: SourceListing, rule: LabelChange) -> SourceListing:
     """Return the listing with the subjects whose sessions have different labels counted and named.
 
     Args:
@@ -210,7 +210,7 @@ def _plain(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
-def _check_spellings(listing: Listing, counts: Counter[str]) -> None:
+def _check_spellings(listing: SourceListing, counts: Counter[str]) -> None:
     """Raise for labels that differ by case or blanks only: one misspelt class or two is ambiguous."""
     alike: dict[str, list[str]] = {}
     for label, _ in counts.most_common():
@@ -226,7 +226,7 @@ def _check_spellings(listing: Listing, counts: Counter[str]) -> None:
         )
 
 
-def _check_classes(listing: Listing, counts: Collection[str], classes: Sequence[str]) -> None:
+def _check_classes(listing: SourceListing, counts: Collection[str], classes: Sequence[str]) -> None:
     """Raise for a requested class that no image has: a typing error would leave out all its images."""
     labels = {label.lower(): label for label in counts}
     for name in classes:
@@ -252,7 +252,7 @@ def _label_findings(image: SourceImage, name: str, classes: Sequence[str] | None
     return [bad("unknown-label", message, "Correct the label, or add it to --classes.")]
 
 
-def doubtful_values(listing: Listing) -> list[Finding]:
+def doubtful_values(listing: SourceListing) -> list[Finding]:
     """Return findings on ages, sexes, sites and tissue maps that are missing, or that sessions contradict.
 
     A subject of two sexes may be two people, and one age for all sessions is wrong for most of them. Bad

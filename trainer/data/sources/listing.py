@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from trainer.data.images.findings import Finding, warning
 from trainer.data.images.recipe import MapRecipe
-from trainer.data.sources.tables import Row, Table
+from trainer.data.sources.tables import Row, TextTable
 
 IMAGE_COLUMNS = ("image", "path", "file", "filename")
 MAP_COLUMNS = ("map",)
@@ -80,7 +80,7 @@ class SourceImage:
 
 
 @dataclass(frozen=True)
-class Listing:
+class SourceListing:
     """All images of a source, in the order in which they are stored.
 
     Attributes:
@@ -107,7 +107,7 @@ class Listing:
         return hashlib.sha256(json.dumps([image.identity for image in self.images]).encode()).hexdigest()
 
 
-def person(row: Row, table: Table, label: str | None) -> dict[str, Any]:
+def person(row: Row, table: TextTable, label: str | None) -> dict[str, Any]:
     """Return the data of a person in a row: label, age, sex, site; a finding where the age is no number."""
 
     def cell(names: Sequence[str]) -> str | None:
@@ -124,7 +124,7 @@ def person(row: Row, table: Table, label: str | None) -> dict[str, Any]:
     }
 
 
-def person_in_tables(tables: Sequence[tuple[Table, Row | None]], label: str) -> dict[str, Any]:
+def person_in_tables(tables: Sequence[tuple[TextTable, Row | None]], label: str) -> dict[str, Any]:
     """Return the data of a person as `person` does, each from the first table that has its column.
 
     A table that has the column decides, also where the person's cell is empty or the row is missing: the

@@ -15,8 +15,8 @@ from trainer.data.sources import adni_diagnoses, foreign_files, source_maps
 from trainer.data.sources.adni_diagnoses import GROUPS, MCI, Diagnoses
 from trainer.data.sources.file_names import first_three
 from trainer.data.sources.joins import id_key, not_joined
-from trainer.data.sources.listing import Listing, SourceImage, known, person
-from trainer.data.sources.tables import Row, Table
+from trainer.data.sources.listing import SourceImage, SourceListing, known, person
+from trainer.data.sources.tables import Row, TextTable
 from trainer.errors import CohortError, ConfigError, typed
 
 _SUBJECTS = "[0-9][0-9][0-9]_S_[0-9]*"
@@ -81,7 +81,7 @@ def is_adni(folder: Path) -> bool:
     return any(path.is_dir() for path in folder.glob(f"{_SUBJECTS}/*/*/*"))
 
 
-def find(root: Path, label: str, collection: Table | None, request: AdniRequest) -> Listing:
+def find(root: Path, label: str, collection: TextTable | None, request: AdniRequest) -> SourceListing:
     """List the MRI images with their rows of the collection.
 
     With the label `diagnosis` they are labelled by group, and with diagnoses over visits, MCI as sMCI and
@@ -136,10 +136,12 @@ def find(root: Path, label: str, collection: Table | None, request: AdniRequest)
         *_without_image(rows, images, collection),
         *foreign_files.unread_formats([root], root),
     )
-    return Listing("adni", root.resolve().name, label, tuple(listed), (*reasons, *unseen), left_out=left_out)
+    return SourceListing(
+        "adni", root.resolve().name, label, tuple(listed), (*reasons, *unseen), left_out=left_out
+    )
 
 
-def _rows(collection: Table) -> tuple[dict[int, Row], list[Finding]]:
+def _rows(collection: TextTable) -> tuple[dict[int, Row], list[Finding]]:
     """Return the row of each image by the number of its id, and a warning for rows without one.
 
     I45108, D45108, 45108 and 45108.0 are one id.
@@ -210,7 +212,7 @@ def _images(root: Path) -> dict[int, list[SourceImage]]:
     return found
 
 
-def _scan(image: SourceImage, number: int, row: Row, collection: Table, label: str) -> _Scan:
+def _scan(image: SourceImage, number: int, row: Row, collection: TextTable, label: str) -> _Scan:
     column = collection.need(("Group",) if label == _LABEL else (label,), "the label")
     subject = row[collection.need(("Subject",), "the subject")]
     acquired = collection.need(("Acq Date",), "the date of the scan")
@@ -296,7 +298,7 @@ def _without_visits(root: Path, scans: Sequence[_Scan], diagnoses: Diagnoses) ->
     return [warning("no-visit", message, "Give the whole table, as ADNI publishes it.")]
 
 
-def _cell(row: Row, table: Table, name: str) -> str | None:
+def _cell(row: Row, table: TextTable, name: str) -> str | None:
     column = table.find((name,))
     return row[column] if column is not None else None
 
@@ -312,13 +314,13 @@ def _second(number: int, first: SourceImage) -> Finding:
     return bad("duplicate-image", message, "Keep one of them.")
 
 
-def _no_row(number: int, collection: Table) -> Finding:
+def _no_row(number: int, collection: TextTable) -> Finding:
     message = f"its image id I{number} is not in {collection.path.name}."
     return warning("no-row", message, "Give the table of the collection that it was downloaded with.")
 
 
 def _without_image(
-    rows: Mapping[int, Row], images: Mapping[int, Sequence[SourceImage]], collection: Table
+    rows: Mapping[int, Row], images: Mapping[int, Sequence[SourceImage]], collection: TextTable
 ) -> list[Finding]:
     missing = [f"I{number}" for number in rows if number not in images]
     if not missing:

@@ -30,9 +30,9 @@ from trainer.data.sources.joins import (
     not_joined,
 )
 from trainer.data.sources.labels import missing_label
-from trainer.data.sources.listing import Listing, SourceFile, SourceImage, person_in_tables
+from trainer.data.sources.listing import SourceFile, SourceImage, SourceListing, person_in_tables
 from trainer.data.sources.map_request import MapRequest
-from trainer.data.sources.tables import Row, Table
+from trainer.data.sources.tables import Row, TextTable
 from trainer.errors import CohortError
 
 
@@ -48,11 +48,11 @@ def is_bids(folder: Path) -> bool:
 def find(
     root: Path,
     label: str,
-    labels: Table | None,
+    labels: TextTable | None,
     contrasts: Sequence[str],
     maps: MapRequest | None = None,
     run: int | None = None,
-) -> Listing:
+) -> SourceListing:
     """List the images `sub-*/[ses-*/]anat/*_<contrast>` with the data of participants.tsv and sessions files.
 
     The first contrast's images are the entries; those of the others, and maps, go with them.
@@ -93,7 +93,7 @@ def find(
     recipe = None
     if maps is not None:
         images, recipe = source_maps.of_bids(root, images, maps)
-    return Listing("bids", _name(root), label, tuple(images), unseen, recipe)
+    return SourceListing("bids", _name(root), label, tuple(images), unseen, recipe)
 
 
 def _check_labels(
@@ -269,7 +269,7 @@ def _described(
     The first table that has the column of a value decides, whatever its cell holds: the value of a table
     further back would be that of another session, or one that --labels corrects.
     """
-    joined: list[tuple[Table, Row | None]] = []
+    joined: list[tuple[TextTable, Row | None]] = []
     why = f"no table of its subject has a column {label!r}"
     for rows in (people, sessions.get(image.subject), labels):
         if rows is None:

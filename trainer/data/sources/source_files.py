@@ -23,18 +23,18 @@ from trainer.data.sources.labels import missing_label
 from trainer.data.sources.listing import (
     IMAGE_COLUMNS,
     MAP_COLUMNS,
-    Listing,
     SourceFile,
     SourceImage,
+    SourceListing,
     known,
     person,
 )
 from trainer.data.sources.map_request import MapRequest
-from trainer.data.sources.tables import Row, Table
+from trainer.data.sources.tables import Row, TextTable
 from trainer.errors import CohortError
 
 
-def in_folder(root: Path, label: str, labels: Table | None) -> Listing:
+def in_folder(root: Path, label: str, labels: TextTable | None) -> SourceListing:
     """List all images below a folder.
 
     With a table, rows are matched by image (path relative to the folder, or file name) or by subject, which
@@ -60,7 +60,7 @@ def in_folder(root: Path, label: str, labels: Table | None) -> Listing:
                 "or sort the images into a sub-folder per label."
             )
             raise CohortError(f"{root}: the labels of its images are unknown.", cure=cure)
-    return Listing("folder", root.resolve().name, label, tuple(images), tuple(findings))
+    return SourceListing("folder", root.resolve().name, label, tuple(images), tuple(findings))
 
 
 def _image_files(root: Path) -> list[Path]:
@@ -85,7 +85,7 @@ def _labelled_by_folders(root: Path, path: Path) -> SourceImage:
 
 
 def _labelled_by_table(
-    root: Path, paths: Sequence[Path], label: str, table: Table
+    root: Path, paths: Sequence[Path], label: str, table: TextTable
 ) -> tuple[list[SourceImage], list[Finding]]:
     """Return the images with the data of their rows, and findings on rows without an image.
 
@@ -126,7 +126,9 @@ def _labelled_by_table(
     return images, findings
 
 
-def _rows_by_name(table: Table, column: str, *, by_image: bool) -> tuple[dict[object, Row], list[Finding]]:
+def _rows_by_name(
+    table: TextTable, column: str, *, by_image: bool
+) -> tuple[dict[object, Row], list[Finding]]:
     """Return the rows by path of an image or id of a subject, and a warning for rows without one.
 
     Raises:
@@ -159,7 +161,7 @@ def _path_keys(path: Path, source: str) -> list[str]:
     return [_path_key(text) for text in (source, path.name, stem(path), stem(path).removeprefix("sub-"))]
 
 
-def _with_row(image: SourceImage, row: Row, table: Table, label: str) -> SourceImage:
+def _with_row(image: SourceImage, row: Row, table: TextTable, label: str) -> SourceImage:
     subject, session = table.find(SUBJECT_COLUMNS), table.find(SESSION_COLUMNS)
     data = person(row, table, label)
     data["session"] = row[session] if session else None
@@ -168,7 +170,7 @@ def _with_row(image: SourceImage, row: Row, table: Table, label: str) -> SourceI
     return replace(image, **known(data)).found(*no_subject)
 
 
-def _no_subject(table: Table) -> Finding:
+def _no_subject(table: TextTable) -> Finding:
     message = f"its row in {table.path.name} names no subject, but the table has a column for it."
     cure = "Fill it in: without it, two images of one person may be in two splits."
     return bad("missing-subject", message, cure)
@@ -178,7 +180,7 @@ def _ambiguous(message: str) -> Finding:
     return bad("ambiguous-row", message, "Name each image by its path relative to the folder, in one row.")
 
 
-def in_table(path: Path, label: str, contrasts: Sequence[str], maps: MapRequest | None) -> Listing:
+def in_table(path: Path, label: str, contrasts: Sequence[str], maps: MapRequest | None) -> SourceListing:
     """List the images of a table, in its order; relative paths start at the table's folder.
 
     Where several contrasts are asked for, the first is the column `image` or one of its name, each other one
@@ -228,7 +230,7 @@ def in_table(path: Path, label: str, contrasts: Sequence[str], maps: MapRequest 
     listed: Sequence[SourceImage] = images
     if maps is not None:
         listed, recipe = source_maps.of_table(images, map_files, maps, path.name)
-    return Listing("table", path.name, label, tuple(listed), maps=recipe)
+    return SourceListing("table", path.name, label, tuple(listed), maps=recipe)
 
 
 def _with_contrasts(image: SourceImage, others: Sequence[tuple[str, str | None]], table: Path) -> SourceImage:

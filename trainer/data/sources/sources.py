@@ -17,7 +17,7 @@ from trainer.data.sources.bids_names import run_of
 from trainer.data.sources.file_names import first_three, is_text, shown
 from trainer.data.sources.joins import check_distinct
 from trainer.data.sources.labels import LabelChange
-from trainer.data.sources.listing import Listing, SourceImage
+from trainer.data.sources.listing import SourceImage, SourceListing
 from trainer.data.sources.map_request import MapRequest
 from trainer.data.sources.source_adni import AdniRequest
 from trainer.errors import CohortError, ConfigError
@@ -37,7 +37,7 @@ def find(
     run: int | None = None,
     adni: AdniRequest | None = None,
     label_change: LabelChange = "keep",
-) -> Listing:
+) -> SourceListing:
     """List the images of a source.
 
     Args:
@@ -98,7 +98,9 @@ def find(
     return _checked(listing, classes, label_change)
 
 
-def _checked(listing: Listing, classes: Sequence[str] | None, label_change: LabelChange) -> Listing:
+def _checked(
+    listing: SourceListing, classes: Sequence[str] | None, label_change: LabelChange
+) -> SourceListing:
     """Find missing and unknown labels, entries that are there twice, and what sessions contradict."""
     if not listing.images:
         raise CohortError(f"{listing.name}: holds no images.", cure=_HOW_TO)
@@ -121,7 +123,7 @@ def _checked(listing: Listing, classes: Sequence[str] | None, label_change: Labe
     return replace(listing, findings=(*listing.findings, *doubtful))
 
 
-def _check_ids(listing: Listing) -> None:
+def _check_ids(listing: SourceListing) -> None:
     """Raise for two spellings of one subject, or of one session of a subject."""
     subjects: dict[str, str] = {}
     sessions: dict[str, dict[str, str]] = {}
@@ -134,7 +136,7 @@ def _check_ids(listing: Listing) -> None:
         check_distinct(names, "session", f"{listing.name}, subject {subject}")
 
 
-def _check_names(listing: Listing) -> None:
+def _check_names(listing: SourceListing) -> None:
     """Raise for file names that no table could hold, before anything is written."""
     names = [listing.name]
     for image in listing.images:

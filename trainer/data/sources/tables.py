@@ -21,7 +21,7 @@ Row = dict[str, str | None]
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """A table as text.
 
     Attributes:
@@ -72,7 +72,7 @@ class Table:
         )
 
 
-def read(path: Path, *, leave_odd_lines: bool = False) -> Table:
+def read(path: Path, *, leave_odd_lines: bool = False) -> TextTable:
     """Return a table; the separator is the most frequent of comma, semicolon and tab in the header.
 
     Tabs in the header of a `.tsv` decide, however many commas its columns' names have. A line with an
@@ -123,7 +123,7 @@ def read(path: Path, *, leave_odd_lines: bool = False) -> Table:
     odd_lines: list[int] | None = [] if leave_odd_lines else None
     rows = _rows(path, columns, lines[1:], odd_lines)
     texts, numbers = (row for _, row in rows), (line for line, _ in rows)
-    return Table(path, columns, tuple(texts), tuple(numbers), tuple(odd_lines or ()))
+    return TextTable(path, columns, tuple(texts), tuple(numbers), tuple(odd_lines or ()))
 
 
 def _rows(

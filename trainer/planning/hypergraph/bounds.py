@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.planning.placement.layouts import Layout
+from trainer.planning.placement.layouts import TensorLayout
 from trainer.planning.placement.operations import Operation, Reading
 
 Ints = NDArray[np.int64]
@@ -57,7 +57,7 @@ class Bounds:
         return Bounds(lower, upper)
 
 
-def of(layout: Layout) -> Bounds | None:
+def of(layout: TensorLayout) -> Bounds | None:
     """Return the boxes of a layout; None where a rank has several."""
     pieces = layout.pieces
     ranks = [piece.rank for piece in pieces]

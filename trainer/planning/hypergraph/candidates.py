@@ -24,8 +24,8 @@ from trainer.planning.hypergraph.partitioner import Partitioner, PartitionError
 from trainer.planning.hypergraph.search import Objective, Search, Value
 from trainer.planning.hypergraph.traffic import Traffic
 from trainer.planning.hypergraph.wanted import Balance, PartitionGoal
-from trainer.planning.placement.layouts import Layout
-from trainer.planning.placement.operations import Network
+from trainer.planning.placement.layouts import TensorLayout
+from trainer.planning.placement.operations import OperationGraph
 from trainer.planning.placement.ways import Layouts
 from trainer.planning.profile import Profile
 
@@ -79,7 +79,7 @@ class Candidates:
 
     def __init__(
         self,
-        network: Network,
+        network: OperationGraph,
         ranks: int,
         wanted: PartitionGoal,
         profile: Profile,
@@ -100,7 +100,7 @@ class Candidates:
         self.left_out: list[str] = []
         may_map = wanted.objective == "time" and ranks <= MOST_LISTED
         self._distances = distances(profile, ranks) if may_map else None
-        self._mapped: list[tuple[str, list[Layout]]] = []
+        self._mapped: list[tuple[str, list[TensorLayout]]] = []
 
     @property
     def steps(self) -> int:
@@ -136,7 +136,7 @@ class Candidates:
             return (("volume", self._wanted.balance),)
         return ("time", "total"), ("volume", "layers"), ("volume", "total")
 
-    def _found(self, objective: Objective, balance: Balance) -> Iterator[tuple[str, list[Layout]]]:
+    def _found(self, objective: Objective, balance: Balance) -> Iterator[tuple[str, list[TensorLayout]]]:
         """Return what one search finds, the best first, with the start that it found it from."""
         is_every_layer = objective == "volume" and balance == "layers"
         offered = [self._choices(number, is_every_layer) for number in range(len(self._groups))]
@@ -228,7 +228,7 @@ class Candidates:
         return nested.outer(self._ranks) if len(set(self.speeds)) == 1 else 1
 
     @functools.cached_property
-    def _partitions(self) -> list[tuple[str, list[Layout]]]:
+    def _partitions(self) -> list[tuple[str, list[TensorLayout]]]:
         """What the partitioner and the exact program make of tiles."""
         found = []
         with Partitioner() as partitioner:
@@ -246,7 +246,7 @@ class Candidates:
                     ]
         return found
 
-    def _tiled(self, partitioner: Partitioner, label: str, counts: Counts) -> list[Layout] | None:
+    def _tiled(self, partitioner: Partitioner, label: str, counts: Counts) -> list[TensorLayout] | None:
         """Layouts of the best partition of tiles; None where there is none. Keeps a mapping of them."""
         graph = hypergraph(self._network, self._groups, counts, self._times)
         graph = dataclasses.replace(graph, weights=self._weights(graph))

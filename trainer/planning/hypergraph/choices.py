@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trainer.planning.placement import boxes
-from trainer.planning.placement.layouts import Layout, Piece, cut, replicated
+from trainer.planning.placement.layouts import Piece, TensorLayout, cut, replicated
 
 _FEWEST_AXES = 3  # samples, one of space, channels
 
@@ -23,7 +23,7 @@ class GroupChoice:
     """
 
     label: str
-    layout: Layout
+    layout: TensorLayout
 
 
 def whole(shape: Sequence[int], rank: int) -> GroupChoice:
@@ -70,11 +70,11 @@ def axis_name(axis: int, dimensions: int) -> str:
     return ("depth", "height", "width")[axis - 1 + max(0, 5 - dimensions)]
 
 
-def _grid(shape: Sequence[int], parts: Sequence[int]) -> Layout:
+def _grid(shape: Sequence[int], parts: Sequence[int]) -> TensorLayout:
     """As `layouts.grid`, but without a search: boxes of a grid never overlap."""
     ranges = [boxes.divided(length, [1.0] * count) for length, count in zip(shape, parts, strict=True)]
     combined = itertools.product(*ranges)
-    return Layout(
+    return TensorLayout(
         tuple(shape),
         tuple(
             Piece(rank, boxes.Box(tuple(one for one in some if one is not None)))

@@ -9,8 +9,8 @@ from trainer.planning.hypergraph import choices
 from trainer.planning.hypergraph.groups import groups
 from trainer.planning.hypergraph.traffic import CAUSES, Cause, Traffic
 from trainer.planning.placement import drawing
-from trainer.planning.placement.layouts import Layout
-from trainer.planning.placement.operations import Network
+from trainer.planning.placement.layouts import TensorLayout
+from trainer.planning.placement.operations import OperationGraph
 from trainer.planning.placement.ways import Layouts
 
 
@@ -35,7 +35,7 @@ class LayoutRow:
     more_bytes: int
 
 
-def rows(network: Network, layouts: Layouts, ranks: int, micro_batches: int = 1) -> list[LayoutRow]:
+def rows(network: OperationGraph, layouts: Layouts, ranks: int, micro_batches: int = 1) -> list[LayoutRow]:
     """Return the rows of a plan, in the order of the network.
 
     Borders that are computed twice are left out: bytes are those of the placement without them.
@@ -68,14 +68,14 @@ def rows(network: Network, layouts: Layouts, ranks: int, micro_batches: int = 1)
     return found
 
 
-def described(held: Layout) -> str:
+def described(held: TensorLayout) -> str:
     """Return how a tensor is divided: `whole on rank 1`, or the axes that are cut."""
     if len(held.ranks) == 1:
         return f"whole on rank {held.ranks[0]}"
     return ", ".join(drawing.cut_axes(held)) or "the same on all ranks"
 
 
-def _runs(divided: Sequence[Layout]) -> list[tuple[int, int]]:
+def _runs(divided: Sequence[TensorLayout]) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     for number, held in enumerate(divided):
         last = divided[number - 1]
@@ -87,7 +87,7 @@ def _runs(divided: Sequence[Layout]) -> list[tuple[int, int]]:
 
 
 def _instead(
-    traffic: Traffic, divided: list[Layout], run: range, offered: Sequence[Mapping[str, Layout]]
+    traffic: Traffic, divided: list[TensorLayout], run: range, offered: Sequence[Mapping[str, TensorLayout]]
 ) -> tuple[str, int]:
     """The other way to cut a run of groups that sends least, and how much more that is."""
     now = sum(traffic.total(divided).values())

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.planning.placement.layouts import Layout
-from trainer.planning.placement.operations import Network, Operation
+from trainer.planning.placement.layouts import TensorLayout
+from trainer.planning.placement.operations import Operation, OperationGraph
 from trainer.planning.placement.ways import Layouts, placed_shape
 from trainer.planning.placement.windows import Pointwise
 
@@ -30,7 +30,7 @@ class OperationGroup:
     flops: float
 
 
-def groups(network: Network) -> tuple[OperationGroup, ...]:
+def groups(network: OperationGraph) -> tuple[OperationGroup, ...]:
     """Return the groups of all operations but inputs, in the order of their first operations."""
     first: dict[str, str] = {}
     members: dict[str, list[Operation]] = {}
@@ -57,6 +57,6 @@ def _follows(operation: Operation, leader: Operation) -> bool:
     )
 
 
-def layouts(network_groups: tuple[OperationGroup, ...], divided: list[Layout]) -> Layouts:
+def layouts(network_groups: tuple[OperationGroup, ...], divided: list[TensorLayout]) -> Layouts:
     """Return the layouts of all operations, of those of their groups."""
     return {name: held for group, held in zip(network_groups, divided, strict=True) for name in group.names}

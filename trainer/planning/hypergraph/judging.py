@@ -9,7 +9,7 @@ from trainer.planning.hypergraph.traffic import CAUSES, Cause, is_halo
 from trainer.planning.placement import costs
 from trainer.planning.placement.exchanges import Redistribution
 from trainer.planning.placement.listing import Pipeline, task_lists
-from trainer.planning.placement.operations import Network
+from trainer.planning.placement.operations import OperationGraph
 from trainer.planning.placement.units import Placement, place
 from trainer.planning.placement.ways import Layouts
 from trainer.planning.profile import Profile
@@ -21,7 +21,7 @@ MOST_LISTED = 64
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedPlacement:
     """A placement, and what it costs.
 
     Attributes:
@@ -48,12 +48,12 @@ class Judged:
 
 def judged(
     label: str,
-    network: Network,
+    network: OperationGraph,
     layouts: Layouts,
     profile: Profile,
     ranks: int,
     pipeline: Callable[[Layouts], Pipeline | None] = lambda _: None,
-) -> Judged:
+) -> JudgedPlacement:
     """Divide a network, and play its task lists.
 
     Args:
@@ -70,7 +70,7 @@ def judged(
     placement, passing = place(network, layouts), pipeline(layouts)
     lists = task_lists(placement, passing)
     cost = costs.predict(placement, lists, profile, ranks)
-    return Judged(
+    return JudgedPlacement(
         label,
         layouts,
         sent_bytes(placement, 1 if passing is None else passing.micro_batches),

@@ -9,14 +9,14 @@ import numpy as np
 
 from trainer.planning.hypergraph.groups import OperationGroup
 from trainer.planning.hypergraph.search import Machine
-from trainer.planning.placement.operations import Network
+from trainer.planning.placement.operations import OperationGraph
 from trainer.planning.profile import Profile
 
 # Links are unequal where one takes so much longer for a byte than another.
 _UNEQUAL = 1.5
 
 
-def machine(network: Network, some: Sequence[OperationGroup], profile: Profile, ranks: int) -> Machine:
+def machine(network: OperationGraph, some: Sequence[OperationGroup], profile: Profile, ranks: int) -> Machine:
     """Return what a search goes by: seconds of each group on each rank, and the slowest link."""
     samples = network.operations[-1].shape[0]
     seconds = np.zeros((len(some), ranks))

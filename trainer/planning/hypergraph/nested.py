@@ -14,7 +14,7 @@ from trainer.planning.hypergraph import choices
 from trainer.planning.hypergraph.choices import GroupChoice
 from trainer.planning.placement import boxes
 from trainer.planning.placement.boxes import Box, Range
-from trainer.planning.placement.layouts import Layout, Piece
+from trainer.planning.placement.layouts import Piece, TensorLayout
 
 # Groups that the network is divided over.
 _MOST_GROUPS = 16
@@ -34,12 +34,16 @@ def over_fewer(shape: Sequence[int], ranks: int) -> list[GroupChoice]:
     while ranks % step == 0 and step < ranks:
         for one in choices.cuts(shape, [1.0] * (ranks // step)):
             pieces = tuple(Piece(step * piece.rank, piece.box) for piece in one.layout.pieces)
-            found.append(GroupChoice(f"{one.label} on every {step}th rank", Layout(one.layout.shape, pieces)))
+            found.append(
+                GroupChoice(f"{one.label} on every {step}th rank", TensorLayout(one.layout.shape, pieces))
+            )
         step *= _FEWER
     return found
 
 
-def inside(divided: Sequence[Layout], ranks: int, groups: int) -> Iterator[tuple[str, list[Layout]]]:
+def inside(
+    divided: Sequence[TensorLayout], ranks: int, groups: int
+) -> Iterator[tuple[str, list[TensorLayout]]]:
     """Return layouts over all ranks, of layouts over groups of them, each with what the ranks of one do.
 
     Args:
@@ -56,8 +60,8 @@ def inside(divided: Sequence[Layout], ranks: int, groups: int) -> Iterator[tuple
 
 
 def _inside(
-    held: Layout, size: int, known: dict[tuple[tuple[int, ...], int], list[Box]], *, more_channels: bool
-) -> Layout:
+    held: TensorLayout, size: int, known: dict[tuple[tuple[int, ...], int], list[Box]], *, more_channels: bool
+) -> TensorLayout:
     """Cut what each group has over its ranks, each of which has one box at most."""
     pieces = []
     for group in held.ranks:
@@ -68,7 +72,7 @@ def _inside(
                 known[key] = _parts(*key, more_channels=more_channels)
             first = group * size + start
             pieces += [Piece(first + number, _moved(part, box)) for number, part in enumerate(known[key])]
-    return Layout(held.shape, tuple(pieces))
+    return TensorLayout(held.shape, tuple(pieces))
 
 
 def _shares(sizes: Sequence[int], ranks: int) -> list[Range]:

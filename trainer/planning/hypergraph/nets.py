@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from trainer.planning.hypergraph.groups import OperationGroup
 from trainer.planning.placement import boxes
 from trainer.planning.placement.boxes import Box, Range
-from trainer.planning.placement.layouts import Layout, layout
-from trainer.planning.placement.operations import Network, Operation, Weight
+from trainer.planning.placement.layouts import TensorLayout, layout
+from trainer.planning.placement.operations import Operation, OperationGraph, Weight
 
 Ints = NDArray[np.int64]
 
@@ -88,7 +88,7 @@ class Hypergraph:
                 found += int(cost) * (len({parts[vertex] for vertex in net}) - 1)
         return found
 
-    def layouts(self, groups: Sequence[OperationGroup], parts: Sequence[int]) -> list[Layout]:
+    def layouts(self, groups: Sequence[OperationGroup], parts: Sequence[int]) -> list[TensorLayout]:
         """Return the layout of each group, with part k on rank k; tiles that touch become one box."""
         found = []
         for group, tiling in zip(groups, self.tilings, strict=True):
@@ -100,7 +100,7 @@ class Hypergraph:
 
 
 def hypergraph(
-    network: Network, groups: Sequence[OperationGroup], counts: Sequence[Sequence[int]], times: int = 1
+    network: OperationGraph, groups: Sequence[OperationGroup], counts: Sequence[Sequence[int]], times: int = 1
 ) -> Hypergraph:
     """Return the hypergraph of a network.
 
@@ -149,7 +149,9 @@ _Classes = dict[tuple[frozenset[int], ...], int]
 class _Nets:
     """Nets while they are made: the cost of each set of tiles, and whether it is exact."""
 
-    def __init__(self, network: Network, groups: Sequence[OperationGroup], tilings: Sequence[Tiling]) -> None:
+    def __init__(
+        self, network: OperationGraph, groups: Sequence[OperationGroup], tilings: Sequence[Tiling]
+    ) -> None:
         self.costs: dict[tuple[tuple[int, ...], bool], int] = defaultdict(int)
         self._tiling = {name: t for g, t in zip(groups, tilings, strict=True) for name in g.names}
         self._readers: dict[str, list[tuple[Operation, int]]] = defaultdict(list)

@@ -17,7 +17,7 @@ from trainer.errors import ConfigError
 from trainer.planning.hypergraph import judging, nested, reference
 from trainer.planning.hypergraph.candidates import Candidates, Divided
 from trainer.planning.hypergraph.groups import OperationGroup
-from trainer.planning.hypergraph.judging import NEGLIGIBLE, Judged
+from trainer.planning.hypergraph.judging import NEGLIGIBLE, JudgedPlacement
 from trainer.planning.hypergraph.machines import machine
 from trainer.planning.hypergraph.search import Objective
 from trainer.planning.hypergraph.traffic import Traffic
@@ -25,7 +25,7 @@ from trainer.planning.hypergraph.wanted import PartitionGoal
 from trainer.planning.placement import staging, ways
 from trainer.planning.placement.layouts import replicated
 from trainer.planning.placement.listing import Pipeline
-from trainer.planning.placement.operations import Network
+from trainer.planning.placement.operations import OperationGraph
 from trainer.planning.placement.ways import Layouts, placed_shape
 from trainer.planning.profile import Profile
 from trainer.planning.stages import cutting
@@ -46,14 +46,14 @@ class FoundPlan:
         left_out: partitions that could not be had, each with the reason.
     """
 
-    best: Judged
-    uniform: tuple[Judged, ...]
+    best: JudgedPlacement
+    uniform: tuple[JudgedPlacement, ...]
     hypergraphs: tuple[Divided, ...]
     left_out: tuple[str, ...] = ()
 
 
 def plan(
-    network: Network,
+    network: OperationGraph,
     ranks: int,
     wanted: PartitionGoal,
     *,
@@ -90,7 +90,7 @@ def plan(
 
     if is_listed:
 
-        def judge(label: str, layouts: Layouts) -> Judged:
+        def judge(label: str, layouts: Layouts) -> JudgedPlacement:
             return judging.judged(label, network, layouts, known, ranks, pipeline)
 
     else:
@@ -112,7 +112,7 @@ def plan(
     return FoundPlan(best, tuple(rules.values()), tuple(candidates.hypergraphs), tuple(candidates.left_out))
 
 
-def _check_tiles(network: Network, ranks: int) -> None:
+def _check_tiles(network: OperationGraph, ranks: int) -> None:
     shapes = {placed_shape(one): one.name for one in network.operations if one.readings}
     most = nested.most_parts(shapes, ranks)
     if most < ranks:
@@ -124,12 +124,12 @@ def _check_tiles(network: Network, ranks: int) -> None:
         )
 
 
-def _variants(network: Network, divided: Layouts, objective: Objective) -> list[Layouts]:
+def _variants(network: OperationGraph, divided: Layouts, objective: Objective) -> list[Layouts]:
     """A placement, and where seconds count, one whose borders are computed twice: one exchange less."""
     return [divided] if objective == "volume" else [divided, ways.with_borders(network, divided)]
 
 
-def _worth(one: Judged, wanted: PartitionGoal) -> tuple[float, float, float]:
+def _worth(one: JudgedPlacement, wanted: PartitionGoal) -> tuple[float, float, float]:
     """What is minimised, in this order."""
     if wanted.objective == "time":
         return 0.0, one.step_s, one.volume
@@ -154,7 +154,7 @@ class Estimates:
         micro_batches: of an update.
     """
 
-    def __init__(self, network: Network, profile: Profile, ranks: int, micro_batches: int) -> None:
+    def __init__(self, network: OperationGraph, profile: Profile, ranks: int, micro_batches: int) -> None:
         # Each operation by itself: rules may divide those of a group in different ways.
         self._operations = tuple(
             OperationGroup((one.name,), placed_shape(one), one.flops)
@@ -165,7 +165,7 @@ class Estimates:
         self._traffic = Traffic(network, self._operations, micro_batches)
         self._machine = machine(network, self._operations, profile, ranks)
 
-    def judged(self, label: str, layouts: Layouts) -> Judged:
+    def judged(self, label: str, layouts: Layouts) -> JudgedPlacement:
         """Return what layouts of all operations cost."""
         divided = [layouts[one.names[0]] for one in self._operations]
         seconds = self._machine.seconds
@@ -182,7 +182,7 @@ class Estimates:
         # If all ranks were done at once, in proportion to their speeds.
         ideal = 1 / (1 / np.maximum(seconds, 1e-300)).sum(axis=1)
         counted = ideal > NEGLIGIBLE * ideal.sum()
-        return Judged(
+        return JudgedPlacement(
             label,
             layouts,
             self._traffic.total(divided),
@@ -195,7 +195,7 @@ class Estimates:
 # The ways to divide a network by one rule everywhere: with what a plan is compared. Pure.
 
 
-def uniform(network: Network, ranks: int, speeds: Sequence[float]) -> dict[str, Layouts]:
+def uniform(network: OperationGraph, ranks: int, speeds: Sequence[float]) -> dict[str, Layouts]:
     """Return the layouts of each rule that can divide a network over ranks.
 
     `data`: samples; `spatial`: depth, and small maps along channels; `filters`: channels, with and without a
@@ -219,15 +219,15 @@ def uniform(network: Network, ranks: int, speeds: Sequence[float]) -> dict[str, 
     return found
 
 
-def _space(network: Network) -> int:
+def _space(network: OperationGraph) -> int:
     return max(1, len(network.inputs[0].shape) - 2)
 
 
-def _alone(network: Network) -> Layouts:
+def _alone(network: OperationGraph) -> Layouts:
     return {one.name: replicated(placed_shape(one), [0]) for one in network.operations if one.readings}
 
 
-def _layers(network: Network, ranks: int) -> Layouts:
+def _layers(network: OperationGraph, ranks: int) -> Layouts:
     parts = staging.groups(network)
     work = [sum(network[name].flops for name in names) for names in parts]
     stages = cutting.partitions(work, min(ranks, len(parts)))

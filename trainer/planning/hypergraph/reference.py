@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from trainer.planning.placement.operations import Network
+from trainer.planning.placement.operations import OperationGraph
 from trainer.planning.profile import (
     VERSION,
     Device,
@@ -21,7 +21,7 @@ BYTES_PER_SECOND = 250e9 / 8
 LATENCY_S = 5e-6
 
 
-def profile(network: Network, ranks: int) -> Profile:
+def profile(network: OperationGraph, ranks: int) -> Profile:
     """Return a profile of that accelerator on a host for each rank; operations without FLOPs take no time."""
     none = (0.0,) * ranks
     link = ProfiledLink(latency_s=LATENCY_S, bytes_per_second=BYTES_PER_SECOND)

@@ -16,7 +16,7 @@ from trainer.planning.hypergraph.judging import MOST_LISTED
 from trainer.planning.hypergraph.wanted import PartitionGoal
 from trainer.planning.placement import boxes
 from trainer.planning.placement.listing import buckets
-from trainer.planning.placement.operations import Network
+from trainer.planning.placement.operations import OperationGraph
 from trainer.planning.placement.units import Placement, regions
 from trainer.planning.profile import Profile
 
@@ -42,7 +42,7 @@ def sizes(ranks: int, samples: int) -> list[int]:
 
 
 def best_size(
-    network: Callable[[int], Network],
+    network: Callable[[int], OperationGraph],
     ranks: int,
     samples: int,
     *,

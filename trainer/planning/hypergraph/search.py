@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from trainer.planning.hypergraph.choices import GroupChoice
 from trainer.planning.hypergraph.traffic import Term, Traffic
-from trainer.planning.placement.layouts import Layout
+from trainer.planning.placement.layouts import TensorLayout
 
 Objective = Literal["time", "volume"]
 Floats = NDArray[np.float64]
@@ -175,7 +175,7 @@ class Search:
     def crossing(
         self,
         terms: Sequence[Term],
-        divided: Sequence[Layout],
+        divided: Sequence[TensorLayout],
         ids: Sequence[int],
         at_most: float = math.inf,
     ) -> list[float]:
@@ -200,7 +200,7 @@ class Search:
                 break
         return found
 
-    def _crossing(self, term: Term, divided: Sequence[Layout]) -> float:
+    def _crossing(self, term: Term, divided: Sequence[TensorLayout]) -> float:
         found = self._traffic.crossing(term, divided)
         if self._objective == "volume":
             return float(found.total)
@@ -259,11 +259,11 @@ class _State:
             self._put(number, layout)
         return False
 
-    def _put(self, number: int, layout: Layout) -> None:
+    def _put(self, number: int, layout: TensorLayout) -> None:
         self._divided[number], self._ids[number] = layout, id(layout)
 
 
-def _shares(layout: Layout, ranks: int) -> Floats:
+def _shares(layout: TensorLayout, ranks: int) -> Floats:
     """Of each rank, the part of all elements that it has."""
     found = np.zeros(ranks)
     for piece in layout.pieces:

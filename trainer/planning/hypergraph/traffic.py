@@ -25,8 +25,8 @@ from trainer.planning.hypergraph.bounds import Bounds, Ints
 from trainer.planning.hypergraph.groups import OperationGroup
 from trainer.planning.placement import boxes
 from trainer.planning.placement.boxes import Box
-from trainer.planning.placement.layouts import Layout
-from trainer.planning.placement.operations import Network, Operation, Weight
+from trainer.planning.placement.layouts import TensorLayout
+from trainer.planning.placement.operations import Operation, OperationGraph, Weight
 
 # Why bytes cross: windows that reach over a border, tensors that are needed elsewhere, gradients and new
 # values of weights, and parts of sums.
@@ -90,7 +90,7 @@ class Traffic:
         alike: a number for each term, by its name; those of one number send the same by the same layouts.
     """
 
-    def __init__(self, network: Network, groups: Sequence[OperationGroup], times: int = 1) -> None:
+    def __init__(self, network: OperationGraph, groups: Sequence[OperationGroup], times: int = 1) -> None:
         self.network, self.groups, self._times = network, groups, times
         self._operations = {one.name: one for one in network.operations}
         self._group = {name: number for number, one in enumerate(groups) for name in one.names}
@@ -110,9 +110,9 @@ class Traffic:
         self._known: dict[tuple[int, tuple[int, ...]], Crossing] = {}
         self._bounds: dict[int, Bounds | None] = {}
         self._needs: dict[tuple[str, int, int], Bounds] = {}
-        self._alive: dict[int, Layout] = {}
+        self._alive: dict[int, TensorLayout] = {}
 
-    def crossing(self, term: Term, divided: Sequence[Layout]) -> Crossing:
+    def crossing(self, term: Term, divided: Sequence[TensorLayout]) -> Crossing:
         """Return what a term sends, of the layouts of all groups."""
         own = [divided[number] for number in term.groups]
         key = self.alike[term.name], tuple(map(id, own))
@@ -127,7 +127,7 @@ class Traffic:
             self._known[key] = found
         return found
 
-    def total(self, divided: Sequence[Layout]) -> dict[Cause, int]:
+    def total(self, divided: Sequence[TensorLayout]) -> dict[Cause, int]:
         """Return the bytes that an update sends, by cause."""
         found = dict.fromkeys(CAUSES, 0)
         for term in self.terms:
@@ -135,7 +135,7 @@ class Traffic:
                 found[cause] += size
         return found
 
-    def held(self, divided: Sequence[Layout]) -> bounds.Ints:
+    def held(self, divided: Sequence[TensorLayout]) -> bounds.Ints:
         """Return the bytes of trainable variables that each rank computes with, `(ranks,)`."""
         found = np.zeros(1 + max(held.ranks[-1] for held in divided), np.int64)
         for operation, weight in self._weights.values():
@@ -172,7 +172,7 @@ class Traffic:
         )
         return one.shape, one.width, _reads_of(one) if one.sums else None, tuple(readers)
 
-    def _tensor(self, term: Term, at: Mapping[int, Layout]) -> Crossing:
+    def _tensor(self, term: Term, at: Mapping[int, TensorLayout]) -> Crossing:
         operation = self._operations[term.name]
         made = at[term.groups[0]]
         readers = [
@@ -201,7 +201,7 @@ class Traffic:
         return Crossing(by_cause, max(sent.values()), 2) if sent else NOTHING
 
     def _of_bounds(
-        self, operation: Operation, made: Layout, readers: Sequence[tuple[Operation, int, Layout]]
+        self, operation: Operation, made: TensorLayout, readers: Sequence[tuple[Operation, int, TensorLayout]]
     ) -> Crossing | None:
         """The same of all ranks at once, where each has one box at most; None where it is not so."""
         own = self._one_each(made)
@@ -226,20 +226,20 @@ class Traffic:
         by_cause: dict[Cause, int] = {"halos": halos, "activations": int(sizes.sum()) - halos}
         return Crossing({cause: size for cause, size in by_cause.items() if size}, int(sizes.max()), 2)
 
-    def _needed(self, reader: Operation, number: int, held: Layout, parts: Bounds) -> Bounds:
+    def _needed(self, reader: Operation, number: int, held: TensorLayout, parts: Bounds) -> Bounds:
         key = reader.name, number, id(held)
         if key not in self._needs:
             self._needs[key] = bounds.needed(reader.readings[number], parts)
         return self._needs[key]
 
-    def _one_each(self, held: Layout) -> Bounds | None:
+    def _one_each(self, held: TensorLayout) -> Bounds | None:
         """A layout as arrays, kept; None where a rank has several boxes."""
         if id(held) not in self._bounds:
             self._alive[id(held)] = held
             self._bounds[id(held)] = bounds.of(held)
         return self._bounds[id(held)]
 
-    def _variable(self, term: Term, at: Mapping[int, Layout]) -> Crossing:
+    def _variable(self, term: Term, at: Mapping[int, TensorLayout]) -> Crossing:
         operation, weight = self._weights[term.name]
         held = at[term.groups[0]]
         one_each = None if operation.sums else self._one_each(held)
@@ -310,7 +310,7 @@ def is_halo(wanted: Sequence[Box], own: Sequence[Box]) -> bool:
 # Each rank adds up its part of the input, and each part goes to each other rank that needs an element of it.
 
 
-def received(operation: Operation, made: Layout, reads: Mapping[int, Iterable[Box]]) -> list[int]:
+def received(operation: Operation, made: TensorLayout, reads: Mapping[int, Iterable[Box]]) -> list[int]:
     """Return how many elements of others' parts each reading rank receives.
 
     Args:

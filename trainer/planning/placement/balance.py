@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trainer.planning.placement import shares
-from trainer.planning.placement.operations import Network, Operation
+from trainer.planning.placement.operations import Operation, OperationGraph
 from trainer.planning.placement.shares import FilterCost, Split
 from trainer.planning.placement.ways import CONVOLUTIONS
 from trainer.planning.profile import Device, Profile, ProfiledLink
@@ -76,7 +76,7 @@ class RankSpeeds(BaseModel):
         )
 
 
-def splits(network: Network, measured: RankSpeeds, by: By, *, master: bool) -> dict[str, Split]:
+def splits(network: OperationGraph, measured: RankSpeeds, by: By, *, master: bool) -> dict[str, Split]:
     """Return how many filters of each convolution each rank of a replica computes.
 
     Args:
@@ -98,7 +98,9 @@ def splits(network: Network, measured: RankSpeeds, by: By, *, master: bool) -> d
     return found
 
 
-def costs(network: Network, operation: Operation, measured: RankSpeeds, *, master: bool) -> list[FilterCost]:
+def costs(
+    network: OperationGraph, operation: Operation, measured: RankSpeeds, *, master: bool
+) -> list[FilterCost]:
     """Return what filters of a convolution cost each rank.
 
     With a master, its own filters cross no link. To others go the input, and back its gradient; the output
@@ -141,7 +143,7 @@ def costs(network: Network, operation: Operation, measured: RankSpeeds, *, maste
 
 
 def slowest(
-    network: Network, measured: RankSpeeds, divided: Mapping[str, Split], *, master: bool
+    network: OperationGraph, measured: RankSpeeds, divided: Mapping[str, Split], *, master: bool
 ) -> tuple[float, float]:
     """Return seconds of all convolutions of an update's micro-batch, and the imbalance of computing them.
 
@@ -166,7 +168,7 @@ def slowest(
 
 
 def is_worth_dividing(
-    network: Network,
+    network: OperationGraph,
     measured: RankSpeeds,
     divided: Mapping[str, Split],
     by: By,

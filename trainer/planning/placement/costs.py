@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from trainer.errors import InputError
-from trainer.planning.placement.operations import Network, Operation
+from trainer.planning.placement.operations import Operation, OperationGraph
 from trainer.planning.placement.tasks import (
     Compute,
     Differentiate,
@@ -110,7 +110,7 @@ def owned(placement: Placement, ranks: int) -> tuple[int, ...]:
     )
 
 
-def check_profile(profile: Profile, network: Network, ranks: int) -> None:
+def check_profile(profile: Profile, network: OperationGraph, ranks: int) -> None:
     """See that a profile is of this network, and has devices and links of so many ranks.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainer.planning.placement.boxes import whole
-from trainer.planning.placement.layouts import Layout
+from trainer.planning.placement.layouts import TensorLayout
 from trainer.planning.placement.ways import Layouts
 
 WIDTH = 32
@@ -48,7 +48,7 @@ def strips(layouts: Layouts) -> list[Strip]:
     return found
 
 
-def cut_axes(held: Layout) -> tuple[str, ...]:
+def cut_axes(held: TensorLayout) -> tuple[str, ...]:
     """Return the names of the axes along which a tensor is cut, such as `depth`; none where it is whole."""
     everything = whole(held.shape).ranges
     cut = [
@@ -67,14 +67,14 @@ def _name(axis: int, shape: Sequence[int]) -> str:
     return _SPACE[axis - 1] if len(shape) == _VOLUME_AXES else f"axis {axis}"
 
 
-def parts(held: Layout) -> list[tuple[int, float]]:
+def parts(held: TensorLayout) -> list[tuple[int, float]]:
     """Return rank and share of all elements of each box, in the order of boxes."""
     total = sum(piece.box.size for piece in held.pieces)
     ordered = sorted(held.pieces, key=lambda piece: (piece.box, piece.rank))
     return [(piece.rank, piece.box.size / total) for piece in ordered]
 
 
-def _signs(held: Layout) -> str:
+def _signs(held: TensorLayout) -> str:
     signs, done = "", 0.0
     for rank, share in parts(held):
         done += share

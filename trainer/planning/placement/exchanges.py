@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from trainer.errors import ConfigError
 from trainer.planning.placement.boxes import Box, subtract
-from trainer.planning.placement.layouts import Layout, Piece
+from trainer.planning.placement.layouts import Piece, TensorLayout
 
 
 @dataclass(frozen=True, order=True)
@@ -48,8 +48,8 @@ class Redistribution:
         width: bytes of an element.
     """
 
-    have: Layout
-    need: Layout
+    have: TensorLayout
+    need: TensorLayout
     moves: tuple[Move, ...]
     width: int = 4
 
@@ -84,7 +84,7 @@ class Redistribution:
 
 
 def exchange(
-    have: Layout, need: Layout, name: str = "tensor", *, sums: bool = False, width: int = 4
+    have: TensorLayout, need: TensorLayout, name: str = "tensor", *, sums: bool = False, width: int = 4
 ) -> Redistribution:
     """Plan the moves.
 
@@ -119,7 +119,7 @@ class _Missing(NamedTuple):
 
 # Layers that are alike are divided alike, and so are many of the placements that a planner compares.
 @functools.lru_cache(maxsize=2**12)
-def _planned(have: Layout, need: Layout, sums: bool, width: int) -> Redistribution | _Missing:
+def _planned(have: TensorLayout, need: TensorLayout, sums: bool, width: int) -> Redistribution | _Missing:
     sent: dict[int, int] = defaultdict(int)
     moves: list[Move] = []
     for target in need.pieces:
@@ -130,7 +130,7 @@ def _planned(have: Layout, need: Layout, sums: bool, width: int) -> Redistributi
     return Redistribution(have, need, tuple(sorted(moves)), width)
 
 
-def _all_parts(have: Layout, target: Piece) -> tuple[list[Move], Box | None]:
+def _all_parts(have: TensorLayout, target: Piece) -> tuple[list[Move], Box | None]:
     found = [
         Move(piece, target, part) for piece in have.pieces if (part := piece.box & target.box) is not None
     ]
@@ -138,7 +138,7 @@ def _all_parts(have: Layout, target: Piece) -> tuple[list[Move], Box | None]:
     return found, missing[0] if missing else None
 
 
-def _one_of_each(have: Layout, target: Piece, sent: dict[int, int]) -> tuple[list[Move], Box | None]:
+def _one_of_each(have: TensorLayout, target: Piece, sent: dict[int, int]) -> tuple[list[Move], Box | None]:
     found: list[Move] = []
     left = [target.box]
     near = [piece for piece in have.pieces if piece.box & target.box is not None]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.planning.placement import drawing
-from trainer.planning.placement.layouts import Layout
+from trainer.planning.placement.layouts import TensorLayout
 from trainer.planning.placement.memory import memory
 from trainer.planning.placement.plan_file import layouts_of
 from trainer.planning.placement.tasks import Message, Send, TaskLists
@@ -94,7 +94,7 @@ def figures(placement: Placement, lists: TaskLists, ranks: int, times: int) -> d
     }
 
 
-def _neighbours(layouts: Mapping[str, Layout]) -> list[_Row]:
+def _neighbours(layouts: Mapping[str, TensorLayout]) -> list[_Row]:
     found: list[_Row] = []
     for name, held in layouts.items():
         row = _Row([name], drawing.cut_axes(held), drawing.parts(held))
@@ -121,11 +121,11 @@ def _in_turn(rows: list[_Row]) -> list[_Row]:
     return found
 
 
-def _twice(held: list[Layout]) -> float:
+def _twice(held: list[TensorLayout]) -> float:
     return sum(map(_elements, held)) / sum(math.prod(one.shape) for one in held) - 1
 
 
-def _elements(held: Layout) -> int:
+def _elements(held: TensorLayout) -> int:
     return sum(piece.box.size for piece in held.pieces)
 
 

@@ -25,7 +25,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TensorLayout:
     """Who holds what of a tensor.
 
     Attributes:
@@ -91,18 +91,18 @@ class Layout:
         return [[piece.rank, [list(r) for r in piece.box.ranges]] for piece in self.pieces]
 
 
-def layout(shape: Sequence[int], held: Mapping[int, Iterable[Box]]) -> Layout:
+def layout(shape: Sequence[int], held: Mapping[int, Iterable[Box]]) -> TensorLayout:
     """A layout of the boxes of each rank; boxes of one rank that touch become one."""
     pieces = [Piece(rank, box) for rank in sorted(held) for box in boxes.joined(held[rank])]
-    return Layout(tuple(shape), tuple(pieces))
+    return TensorLayout(tuple(shape), tuple(pieces))
 
 
-def replicated(shape: Sequence[int], ranks: Iterable[int]) -> Layout:
+def replicated(shape: Sequence[int], ranks: Iterable[int]) -> TensorLayout:
     """Every one of these ranks holds the whole tensor."""
     return layout(shape, {rank: [whole(shape)] for rank in ranks})
 
 
-def cut(shape: Sequence[int], axis: int, shares: Mapping[int, float]) -> Layout:
+def cut(shape: Sequence[int], axis: int, shares: Mapping[int, float]) -> TensorLayout:
     """One axis divided over ranks in proportion to their shares; a rank without a share holds nothing.
 
     Raises:
@@ -117,7 +117,7 @@ def cut(shape: Sequence[int], axis: int, shares: Mapping[int, float]) -> Layout:
     return layout(shape, held)
 
 
-def grid(shape: Sequence[int], parts: Mapping[int, int], ranks: Sequence[int]) -> Layout:
+def grid(shape: Sequence[int], parts: Mapping[int, int], ranks: Sequence[int]) -> TensorLayout:
     """Several axes divided evenly; ranks are numbered along the last of these axes first.
 
     Args:

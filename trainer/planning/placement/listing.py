@@ -75,13 +75,13 @@ def task_lists(placement: Placement, pipeline: Pipeline | None = None) -> TaskLi
         pipeline: over its operations; None: one micro-batch, without stages.
     """
     both = pipeline or _unstaged(placement, Chunk("forward", 0, 0), Chunk("backward", 0, 0))
-    return {rank: tuple(_Rank(placement, both, rank).update()) for rank in placement.ranks}
+    return {rank: tuple(_RankTasks(placement, both, rank).update()) for rank in placement.ranks}
 
 
 def forward_lists(placement: Placement) -> TaskLists:
     """The tasks of every rank that only computes outputs."""
     one = _unstaged(placement, Chunk("forward", 0, 0))
-    return {rank: tuple(_Rank(placement, one, rank).passes()) for rank in placement.ranks}
+    return {rank: tuple(_RankTasks(placement, one, rank).passes()) for rank in placement.ranks}
 
 
 def _unstaged(placement: Placement, *chunks: Chunk) -> Pipeline:
@@ -107,7 +107,7 @@ def buckets(placement: Placement) -> list[tuple[str, ...]]:
     return found
 
 
-class _Rank:
+class _RankTasks:
     """The tasks of one rank."""
 
     def __init__(self, placement: Placement, pipeline: Pipeline, rank: int) -> None:

@@ -113,7 +113,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Network:
+class OperationGraph:
     """Operations in an order in which each comes after those that it reads.
 
     Attributes:

@@ -15,15 +15,15 @@ from trainer.planning.placement import staging
 from trainer.planning.placement.keeping import computed_again
 from trainer.planning.placement.listing import task_lists
 from trainer.planning.placement.lives import Lives
-from trainer.planning.placement.operations import Network
+from trainer.planning.placement.operations import OperationGraph
 from trainer.planning.placement.staging import Group
 from trainer.planning.placement.units import Placement, place
 from trainer.planning.profile import Profile
 from trainer.planning.stages import cutting
-from trainer.planning.stages.problem import Floats, Problem, Schedule
+from trainer.planning.stages.problem import Floats, Schedule, StageProblem
 
 
-def partitions(network: Network, profile: Profile | None, devices: int, count: int) -> list[Group]:
+def partitions(network: OperationGraph, profile: Profile | None, devices: int, count: int) -> list[Group]:
     """Return a network's operations in `count` parts, in order, that take about as long; at most one a group.
 
     Args:
@@ -43,7 +43,7 @@ def partitions(network: Network, profile: Profile | None, devices: int, count: i
 
 
 def problem(
-    network: Network,
+    network: OperationGraph,
     parts: Sequence[Group],
     profile: Profile | None,
     *,
@@ -54,7 +54,7 @@ def problem(
     slots: int,
     memory_bytes: Sequence[float] | None = None,
     recompute: bool = False,
-) -> Problem:
+) -> StageProblem:
     """Return what a planner decides by.
 
     Args:
@@ -78,7 +78,7 @@ def problem(
     state = [_state_bytes(apart, part, slots) for part in range(len(parts))]
     if recompute:
         state = [one + micro_batches * _input_bytes(apart, part) for part, one in enumerate(state)]
-    return Problem(
+    return StageProblem(
         forward_s=seconds[..., 0],
         backward_s=seconds[..., 1],
         update_s=np.array([[_update_s(profile, rank, count) for rank in ranks] for count, _ in trained]),
@@ -98,7 +98,7 @@ def problem(
 
 
 def _seconds(
-    network: Network, profile: Profile | None, names: Sequence[str], rank: int
+    network: OperationGraph, profile: Profile | None, names: Sequence[str], rank: int
 ) -> tuple[float, float]:
     """Forward and backward passes of operations on a rank; FLOPs without a profile."""
     if profile is None:
@@ -111,8 +111,10 @@ def _seconds(
     )
 
 
-def _again_s(network: Network, parts: Sequence[Group], profile: Profile | None, devices: int) -> Floats:
-    """See `Problem.again_s`; a partition inside a stage, as if the whole network were that stage."""
+def _again_s(
+    network: OperationGraph, parts: Sequence[Group], profile: Profile | None, devices: int
+) -> Floats:
+    """See `StageProblem.again_s`; a partition inside a stage, as if the whole network were that stage."""
     operations = [one for one in network.operations if one.readings]
     inside = computed_again(operations)
     last = [computed_again([one for one in operations if one.name in names]) for names in parts]

@@ -18,9 +18,9 @@ from trainer.errors import ConfigError
 from trainer.planning.kept_files import FilePart, KeptFile, Name
 from trainer.planning.placement import checking, ways
 from trainer.planning.placement.boxes import Box
-from trainer.planning.placement.layouts import Layout, Piece, layout, replicated
+from trainer.planning.placement.layouts import Piece, TensorLayout, layout, replicated
 from trainer.planning.placement.listing import Pipeline, task_lists
-from trainer.planning.placement.operations import Network
+from trainer.planning.placement.operations import OperationGraph
 from trainer.planning.placement.tasks import TaskLists
 from trainer.planning.placement.units import Placement, Unit, place
 from trainer.planning.placement.ways import Layouts, placed_shape
@@ -40,7 +40,7 @@ class PlannedOperation(FilePart):
     """Who computes one operation.
 
     Attributes:
-        name: as in the `Network`.
+        name: as in the `OperationGraph`.
         kind: what it computes, for people; reading takes it from the network.
         shape: of what is divided, samples first: the output, or, of an operation that sums, its input.
         pieces: which rank computes which box of it.
@@ -51,7 +51,7 @@ class PlannedOperation(FilePart):
     shape: Annotated[tuple[Length, ...], Field(max_length=16)]
     pieces: Annotated[tuple[RankAndBox, ...], Field(min_length=1, max_length=4096)]
 
-    def divided(self) -> Layout:
+    def divided(self) -> TensorLayout:
         """Return the layout; pieces of one rank that touch become one.
 
         Raises:
@@ -63,7 +63,7 @@ class PlannedOperation(FilePart):
             raise ConfigError(
                 f"{self.name}: {error}.", cure="Write [start, stop] with stop > start."
             ) from None
-        Layout(self.shape, tuple(sorted(pieces))).check(self.name)
+        TensorLayout(self.shape, tuple(sorted(pieces))).check(self.name)
         held: dict[int, list[Box]] = {}
         for piece in pieces:
             held.setdefault(piece.rank, []).append(piece.box)
@@ -124,7 +124,14 @@ class PlanFile(KeptFile):
 
     @classmethod
     def of_layouts(
-        cls, network: Network, layouts: Layouts, *, name: str, strategy: str, ranks: int, replicas: int = 1
+        cls,
+        network: OperationGraph,
+        layouts: Layouts,
+        *,
+        name: str,
+        strategy: str,
+        ranks: int,
+        replicas: int = 1,
     ) -> PlanFile:
         """Return the file of layouts of a network's operations; see `of`."""
         return cls(
@@ -150,7 +157,7 @@ class PlanFile(KeptFile):
         """Of what the file says, however it is laid out."""
         return hashlib.sha256(self.text().encode()).hexdigest()
 
-    def layouts(self, network: Network) -> Layouts:
+    def layouts(self, network: OperationGraph) -> Layouts:
         """Return the layouts of this network.
 
         Raises:
@@ -234,7 +241,7 @@ def for_ranks(path: Path, ranks: int) -> PlanFile:
 
 def read(
     path: Path,
-    network: Network,
+    network: OperationGraph,
     *,
     name: str,
     ranks: int,
@@ -274,7 +281,7 @@ def read(
     return PlannedNetwork(layouts, placement, lists, file.sha256)
 
 
-def to_evaluate(layouts: Layouts, network: Network) -> Layouts:
+def to_evaluate(layouts: Layouts, network: OperationGraph) -> Layouts:
     """Return layouts by which the same network is evaluated: every rank has the weights that it uses.
 
     Args:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
-from trainer.planning.placement.layouts import Layout, replicated
+from trainer.planning.placement.layouts import TensorLayout, replicated
 from trainer.planning.placement.listing import Pipeline
-from trainer.planning.placement.operations import Network
+from trainer.planning.placement.operations import OperationGraph
 from trainer.planning.placement.ways import Layouts, placed_shape
 from trainer.planning.stages.problem import Schedule
 from trainer.planning.stages.schedule import order
@@ -20,14 +20,14 @@ from trainer.planning.stages.schedule import order
 Group = tuple[str, ...]
 
 
-def groups(network: Network) -> list[Group]:
+def groups(network: OperationGraph) -> list[Group]:
     """Return the operations but inputs, in order: those of one layer, such as batch norm's sums, together."""
     placed = [one for one in network.operations if one.readings]
     by_layer = itertools.groupby(placed, key=lambda one: one.layer or one.name)
     return [tuple(one.name for one in some) for _, some in by_layer]
 
 
-def on_ranks(network: Network, partitions: Sequence[Group], ranks: Sequence[int]) -> Layouts:
+def on_ranks(network: OperationGraph, partitions: Sequence[Group], ranks: Sequence[int]) -> Layouts:
     """Return layouts in which all operations of a partition are whole on its rank."""
     where = {name: rank for names, rank in zip(partitions, ranks, strict=True) for name in names}
     return {
@@ -37,7 +37,7 @@ def on_ranks(network: Network, partitions: Sequence[Group], ranks: Sequence[int]
     }
 
 
-def stages(network: Network, ranks_of: Callable[[str], object]) -> tuple[Group, ...]:
+def stages(network: OperationGraph, ranks_of: Callable[[str], object]) -> tuple[Group, ...]:
     """Return the longest runs of operations that the same ranks compute.
 
     Args:
@@ -49,8 +49,8 @@ def stages(network: Network, ranks_of: Callable[[str], object]) -> tuple[Group, 
 
 
 def pipeline(
-    network: Network,
-    layouts: Mapping[str, Layout],
+    network: OperationGraph,
+    layouts: Mapping[str, TensorLayout],
     micro_batches: int,
     schedule: Schedule,
     *,

@@ -11,8 +11,8 @@ from trainer.errors import ConfigError
 from trainer.planning.placement import boxes
 from trainer.planning.placement.boxes import Box
 from trainer.planning.placement.exchanges import Redistribution, exchange
-from trainer.planning.placement.layouts import Layout, layout
-from trainer.planning.placement.operations import Network, Operation
+from trainer.planning.placement.layouts import TensorLayout, layout
+from trainer.planning.placement.operations import Operation, OperationGraph
 
 # Operations whose borders may be computed by two ranks, each for what it computes next.
 MAY_OVERLAP = ("batch_norm", "batch_norm_inference", "group_norm", "activation", "dropout", "elementwise")
@@ -54,10 +54,10 @@ class Placement:
         returns: of each trainable variable, from its owners to its holders, after the update.
     """
 
-    network: Network
+    network: OperationGraph
     units: tuple[Unit, ...]
     flows: Mapping[str, Redistribution]
-    holders: Mapping[str, Layout]
+    holders: Mapping[str, TensorLayout]
     reductions: Mapping[str, Redistribution]
     returns: Mapping[str, Redistribution]
 
@@ -91,7 +91,7 @@ class Placement:
         return dict(found)
 
 
-def place(network: Network, layouts: Mapping[str, Layout]) -> Placement:
+def place(network: OperationGraph, layouts: Mapping[str, TensorLayout]) -> Placement:
     """Divide a network.
 
     Args:
@@ -133,7 +133,7 @@ def place(network: Network, layouts: Mapping[str, Layout]) -> Placement:
     )
 
 
-def _inputs(network: Network, units: Sequence[Unit]) -> list[Unit]:
+def _inputs(network: OperationGraph, units: Sequence[Unit]) -> list[Unit]:
     """Units of the inputs: each rank reads the boxes that its other units need."""
     read = _read(network, units)
     return [
@@ -144,7 +144,7 @@ def _inputs(network: Network, units: Sequence[Unit]) -> list[Unit]:
     ]
 
 
-def _check(operation: Operation, held: Layout) -> None:
+def _check(operation: Operation, held: TensorLayout) -> None:
     shape = operation.readings[0].shape if operation.sums else operation.shape
     if held.shape != shape:
         raise ConfigError(
@@ -163,7 +163,7 @@ def _check(operation: Operation, held: Layout) -> None:
                 )
 
 
-def _check_statistics(network: Network, units: Sequence[Unit]) -> None:
+def _check_statistics(network: OperationGraph, units: Sequence[Unit]) -> None:
     """See that who adds up the statistics of a batch norm normalises those channels, too.
 
     Sums are taken about the moving mean, which is kept up to date by those that normalise.
@@ -195,7 +195,7 @@ def _unit(operation: Operation, rank: int, box: Box) -> Unit:
     return Unit(operation.name, rank, box, reads, tuple(weight.block(box) for weight in operation.weights))
 
 
-def _read(network: Network, units: Sequence[Unit]) -> dict[str, dict[int, list[Box]]]:
+def _read(network: OperationGraph, units: Sequence[Unit]) -> dict[str, dict[int, list[Box]]]:
     """Of each tensor, the disjoint boxes that the units of each rank read."""
     read: dict[str, dict[int, list[Box]]] = {}
     for unit in units:
@@ -205,7 +205,7 @@ def _read(network: Network, units: Sequence[Unit]) -> dict[str, dict[int, list[B
     return read
 
 
-def _flows(network: Network, units: Sequence[Unit]) -> dict[str, Redistribution]:
+def _flows(network: OperationGraph, units: Sequence[Unit]) -> dict[str, Redistribution]:
     made: dict[str, dict[int, list[Box]]] = {}
     for unit in units:
         made.setdefault(unit.operation, {}).setdefault(unit.rank, []).append(unit.box)
@@ -223,7 +223,7 @@ def _flows(network: Network, units: Sequence[Unit]) -> dict[str, Redistribution]
     return found
 
 
-def _holders(network: Network, units: Sequence[Unit]) -> dict[str, Layout]:
+def _holders(network: OperationGraph, units: Sequence[Unit]) -> dict[str, TensorLayout]:
     """Who holds what of each variable: whoever computes with it."""
     used: dict[str, dict[int, list[Box]]] = {}
     shapes: dict[str, tuple[int, ...]] = {}
@@ -241,7 +241,7 @@ def _add(held: dict[int, list[Box]], rank: int, box: Box) -> None:
 
 
 @functools.lru_cache(maxsize=2**12)
-def owners(held: Layout) -> Layout:
+def owners(held: TensorLayout) -> TensorLayout:
     """One owner for every element of a variable, among those who hold it, and the same number for each.
 
     Elements with the same holders are cut along their longest axis. The owner adds up the gradient, keeps the
@@ -262,7 +262,7 @@ def owners(held: Layout) -> Layout:
     return layout(held.shape, owned)
 
 
-def regions(held: Layout) -> list[tuple[Box, list[int]]]:
+def regions(held: TensorLayout) -> list[tuple[Box, list[int]]]:
     """Return disjoint boxes of a layout, each with all ranks that hold it, in order."""
     regions: list[tuple[Box, list[int]]] = []
     for piece in held.pieces:

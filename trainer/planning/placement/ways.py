@@ -9,20 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from trainer.errors import ConfigError
 from trainer.planning.placement import boxes
 from trainer.planning.placement.boxes import Box
-from trainer.planning.placement.layouts import Layout, cut, grid, layout, replicated
-from trainer.planning.placement.operations import Network, Operation
+from trainer.planning.placement.layouts import TensorLayout, cut, grid, layout, replicated
+from trainer.planning.placement.operations import Operation, OperationGraph
 from trainer.planning.placement.units import MAY_OVERLAP
 
-Layouts = dict[str, Layout]
+Layouts = dict[str, TensorLayout]
 # From a shape to who computes which box of it, by rank; None where it cannot be cut so.
-Cut = Callable[[tuple[int, ...]], Layout | None]
+Cut = Callable[[tuple[int, ...]], TensorLayout | None]
 _IMAGE_AXES = 3  # samples, one of space, channels
 # Kinds of operations whose channels are filters.
 CONVOLUTIONS = ("convolution", "transposed")
 
 
 def spatial(
-    network: Network, parts: Sequence[int], ranks: Sequence[int], *, samples: int | None = None
+    network: OperationGraph, parts: Sequence[int], ranks: Sequence[int], *, samples: int | None = None
 ) -> Layouts:
     """Cut depth, height and width of every feature map; all else is on the first rank.
 
@@ -42,7 +42,7 @@ def spatial(
     axes = {axis: count for axis, count in enumerate(parts, start=1) if count > 1}
     small = set() if samples is None else _small(network, samples)
 
-    def divided(shape: tuple[int, ...]) -> Layout | None:
+    def divided(shape: tuple[int, ...]) -> TensorLayout | None:
         if shape[1:-1] in small:
             return cut(shape, len(shape) - 1, dict.fromkeys(ranks, 1.0))
         fits = len(shape) == len(parts) + 2 and all(shape[axis] >= count for axis, count in axes.items())
@@ -51,7 +51,7 @@ def spatial(
     return with_borders(network, _by(network, divided, ranks[0]))
 
 
-def _small(network: Network, samples: int) -> set[tuple[int, ...]]:
+def _small(network: OperationGraph, samples: int) -> set[tuple[int, ...]]:
     """Resolutions at which convolutions have more weights than outputs."""
     weights: Counter[tuple[int, ...]] = Counter()
     for one in network.operations:
@@ -65,7 +65,7 @@ def _small(network: Network, samples: int) -> set[tuple[int, ...]]:
 _WINDOWED = ("convolution", "maximum", "average")
 
 
-def with_borders(network: Network, layouts: Mapping[str, Layout]) -> Layouts:
+def with_borders(network: OperationGraph, layouts: Mapping[str, TensorLayout]) -> Layouts:
     """Let every rank compute, of normalisations and activations, the borders that its windows read, too.
 
     Then what crosses is the output of the convolution before, together with the sums of its batch norm: one
@@ -96,12 +96,12 @@ def with_borders(network: Network, layouts: Mapping[str, Layout]) -> Layouts:
     return found
 
 
-def _has_all_channels(box: Box, held: Layout) -> bool:
+def _has_all_channels(box: Box, held: TensorLayout) -> bool:
     return box.ranges[-1] == (0, held.shape[-1])
 
 
 def filters(
-    network: Network,
+    network: OperationGraph,
     shares: Mapping[int, float],
     *,
     master: bool,
@@ -135,7 +135,9 @@ def filters(
     return found
 
 
-def replicas(network: Network, count: int, ranks: int, one: Callable[[Network], Layouts]) -> Layouts:
+def replicas(
+    network: OperationGraph, count: int, ranks: int, one: Callable[[OperationGraph], Layouts]
+) -> Layouts:
     """Divide samples over replicas of a placement: rank r of replica i is rank i * `ranks` + r.
 
     Args:
@@ -170,7 +172,7 @@ def replicas(network: Network, count: int, ranks: int, one: Callable[[Network], 
     return found
 
 
-def copies(layouts: Layouts, network: Network, count: int, ranks: int) -> Layouts:
+def copies(layouts: Layouts, network: OperationGraph, count: int, ranks: int) -> Layouts:
     """Lay out several replicas, each as these layouts say, whatever they do with samples.
 
     Args:
@@ -193,7 +195,7 @@ def copies(layouts: Layouts, network: Network, count: int, ranks: int) -> Layout
     return found
 
 
-def resampled(layouts: Layouts, network: Network) -> Layouts:
+def resampled(layouts: Layouts, network: OperationGraph) -> Layouts:
     """The same layouts for another number of samples: no rank uses weights that it did not use before.
 
     Args:
@@ -218,7 +220,7 @@ def placed_shape(operation: Operation) -> tuple[int, ...]:
     return operation.readings[0].shape if operation.sums else operation.shape
 
 
-def _by(network: Network, divided: Cut, first: int) -> Layouts:
+def _by(network: OperationGraph, divided: Cut, first: int) -> Layouts:
     found: Layouts = {}
     for operation in network.operations:
         if operation.readings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from trainer.errors import InputError
-from trainer.planning.placement.operations import Network, Operation
+from trainer.planning.placement.operations import Operation, OperationGraph
 from trainer.planning.profile import (
     Device,
     Made,
@@ -26,7 +26,9 @@ _UPDATE_MOVES = 8
 COMPUTING = ("convolution", "transposed", "dense", "attention")
 
 
-def computed(network: Network, fabric: ClusterFabric, *, name: str, precision: str = "float32") -> Profile:
+def computed(
+    network: OperationGraph, fabric: ClusterFabric, *, name: str, precision: str = "float32"
+) -> Profile:
     """Return a profile of a network on the first ranks of a cluster, from published figures of their devices.
 
     An operation takes `operation_s`, and as long as its FLOPs at the device's published rate times

@@ -142,7 +142,7 @@ class _Flow:
 
 
 @dataclass
-class _Rank:
+class _RankState:
     """Where a rank is in its list."""
 
     at: int = 0
@@ -171,7 +171,7 @@ class _Engine:
         halves: bool,
     ) -> None:
         self._lists, self._seconds, self._fabric, self._slowdown = lists, seconds, fabric, slowdown
-        self._ranks = {rank: _Rank() for rank in lists}
+        self._ranks = {rank: _RankState() for rank in lists}
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = itertools.count()
         self._busy = [0.0] * ranks

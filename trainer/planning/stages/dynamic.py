@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainer.planning.stages.problem import Floats, Problem
+from trainer.planning.stages.problem import Floats, StageProblem
 from trainer.planning.stages.steps import fitness
 
 # Subsets of devices: 2 ** 12.
 MOST_DEVICES = 12
 
 
-def dynamic(problem: Problem) -> tuple[int, ...]:
+def dynamic(problem: StageProblem) -> tuple[int, ...]:
     """Return the best step among the assignments with the least bottleneck for each number of stages.
 
     Every device has one stage at most. A bottleneck is the most seconds per micro-batch of a stage or of a
@@ -85,13 +85,13 @@ def dynamic(problem: Problem) -> tuple[int, ...]:
     return tuple(plans[int(fitness(problem, plans).argmin())])
 
 
-def _crossing(problem: Problem) -> Floats:
+def _crossing(problem: StageProblem) -> Floats:
     """Return the bytes that cross each border, before partition 0 to P - 1."""
     moved = problem.moved_bytes
     return np.array([moved[:cut, cut:].max(axis=1).sum() if cut else 0.0 for cut in range(len(moved))])
 
 
-def _link_s(problem: Problem, moved: float) -> Floats:
+def _link_s(problem: StageProblem, moved: float) -> Floats:
     """Return seconds to send so many bytes from a device to another, or as many back, whichever is more."""
     d = problem.devices
     if not moved:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trainer.planning.stages.greedy import longest_first
-from trainer.planning.stages.problem import Problem
+from trainer.planning.stages.problem import StageProblem
 from trainer.planning.stages.steps import fitness
 
 # 4 devices, 10 partitions, and a bit.
@@ -29,7 +29,7 @@ class ExhaustiveBest(NamedTuple):
     played: int
 
 
-def exhaustive(problem: Problem, *, most: int = MOST) -> ExhaustiveBest:
+def exhaustive(problem: StageProblem, *, most: int = MOST) -> ExhaustiveBest:
     """Return the assignment of the least `fitness`.
 
     A step cannot be shorter than what its busiest device has to do: where that is no less than the best so

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainer.planning.stages.problem import Floats, Problem
+from trainer.planning.stages.problem import Floats, StageProblem
 
 
 class Filling(NamedTuple):
@@ -21,7 +21,7 @@ class Filling(NamedTuple):
     after_s: Floats
 
 
-def anywhere(problem: Problem) -> Filling:
+def anywhere(problem: StageProblem) -> Filling:
     """Return what holds for each partition, (P,), wherever it and those before it are.
 
     Those that it reads have to be computed first, each on its fastest device, and without messages.
@@ -29,7 +29,7 @@ def anywhere(problem: Problem) -> Filling:
     return _paths(problem, np.ones(problem.devices, bool))
 
 
-def first_on(problem: Problem) -> Filling:
+def first_on(problem: StageProblem) -> Filling:
     """Return what holds for a partition that is the first one on a device, (P, D).
 
     Those that it reads are then on other devices, and a message comes from there, and its gradient goes
@@ -53,7 +53,7 @@ def first_on(problem: Problem) -> Filling:
     return found
 
 
-def _paths(problem: Problem, allowed: np.ndarray) -> Filling:
+def _paths(problem: StageProblem, allowed: np.ndarray) -> Filling:
     """Return the longest paths to each partition, with every one on the fastest of the allowed devices."""
     found = Filling(np.zeros(problem.partitions), np.zeros(problem.partitions))
     # Pairs come in the order of p, and everything before p is done when p comes.

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainer.planning.stages.problem import Floats, Problem
+from trainer.planning.stages.problem import Floats, StageProblem
 from trainer.planning.stages.steps import Integers, fitness, step_s
 
 
@@ -39,7 +39,7 @@ class GabraResult(NamedTuple):
 
 
 def gabra(
-    problem: Problem,
+    problem: StageProblem,
     *,
     seed: int,
     population: int = 100,
@@ -110,7 +110,7 @@ def _replace_twins(living: Integers, elite: int, others: Integers) -> None:
 class _Judge:
     """Fitness of individuals; none is played twice."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: StageProblem) -> None:
         self._problem = problem
         self._known: dict[bytes, float] = {}
         self._climbed: bytes | None = None

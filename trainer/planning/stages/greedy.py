@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainer.planning.stages.problem import Problem
+from trainer.planning.stages.problem import StageProblem
 
 
-def longest_first(problem: Problem) -> tuple[int, ...]:
+def longest_first(problem: StageProblem) -> tuple[int, ...]:
     """Return the device of each partition by LPT (Graham 1969), for devices that may be unequal.
 
     Partitions with the most seconds, on the mean over devices, come first; each goes where its device is

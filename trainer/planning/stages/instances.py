@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from trainer.planning.stages.problem import Problem, Schedule
+from trainer.planning.stages.problem import Schedule, StageProblem
 
 Family = Literal["equal", "unequal", "slow-links", "skips", "memory", "all"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
@@ -14,7 +14,7 @@ FAMILIES: tuple[Family, ...] = get_args(Family)
 
 def drawn(
     family: Family, seed: int, *, partitions: int, devices: int, micro_batches: int, schedule: Schedule
-) -> Problem:
+) -> StageProblem:
     """Return a problem of a family; the same for the same arguments.
 
     `equal`: a chain of unequal partitions on equal devices, with messages of about 5 % of a pass.
@@ -51,7 +51,7 @@ def drawn(
         flying = micro_batches if schedule == "gpipe" else min(micro_batches, d)
         total = state.sum() + kept.sum() * flying
         limits = rng.uniform(1.0, 1.8, d) * max(total / d, (state + kept * flying).max())
-    return Problem(
+    return StageProblem(
         forward_s=forward, backward_s=2 * forward, update_s=0.1 * state[:, None] * slowness,
         state_bytes=state, kept_bytes=kept, moved_bytes=moved, latency_s=np.full((d, d), 0.01),
         bytes_per_second=rate, memory_bytes=limits, micro_batches=micro_batches, schedule=schedule,

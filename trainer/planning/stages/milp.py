@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.planning.stages import filling
-from trainer.planning.stages.problem import Floats, Problem
+from trainer.planning.stages.problem import Floats, StageProblem
 
 # HiGHS takes a row as kept within 1e-6 or so, in a problem whose seconds are about 1.
 _ROUNDING = 1e-5
@@ -27,7 +27,7 @@ class MilpAssignment(NamedTuple):
     bound_s: float
 
 
-def milp(problem: Problem, *, time_limit_s: float = 10.0) -> MilpAssignment:
+def milp(problem: StageProblem, *, time_limit_s: float = 10.0) -> MilpAssignment:
     """Return the assignment with the least load, and the bound that this proves for every assignment.
 
     It is a relaxation: a step takes no less than
@@ -71,7 +71,7 @@ class _Model:
     p is on a and its chief reader on b; last the seconds of the step, in units of `unit_s`.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: StageProblem) -> None:
         p, d = problem.partitions, problem.devices
         self.problem = problem
         # Of about the step's size, for the solver's tolerances.
@@ -166,7 +166,7 @@ class _Model:
         self._row([(self.step, 1.0), *((at, -value / self.unit_s) for at, value in terms)], 0.0, np.inf)
 
 
-def _alike(problem: Problem) -> bool:
+def _alike(problem: StageProblem) -> bool:
     apart = ~np.eye(problem.devices, dtype=bool)
     rows = (
         *(problem.forward_s, problem.backward_s, problem.final_s, problem.memory_bytes[None]),

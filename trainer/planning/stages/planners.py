@@ -15,7 +15,7 @@ from trainer.planning.stages.exhaustive import MOST, exhaustive
 from trainer.planning.stages.gabra import gabra
 from trainer.planning.stages.greedy import longest_first
 from trainer.planning.stages.milp import MilpAssignment, milp
-from trainer.planning.stages.problem import Problem
+from trainer.planning.stages.problem import StageProblem
 from trainer.planning.stages.steps import memory, overflow, step_s
 
 Planner = Literal["gabra", "dynamic", "milp", "greedy", "exhaustive"]
@@ -53,7 +53,7 @@ class Assignment:
     seconds_taken: float
 
 
-def plan(problem: Problem, planner: Planner, seed: int = 0, *, time_limit_s: float = 10.0) -> Assignment:
+def plan(problem: StageProblem, planner: Planner, seed: int = 0, *, time_limit_s: float = 10.0) -> Assignment:
     """Return the assignment that a planner makes.
 
     `gabra` searches twice, without twins: once from the assignments of `greedy` and `dynamic`, climbing, and
@@ -73,7 +73,7 @@ def plan(problem: Problem, planner: Planner, seed: int = 0, *, time_limit_s: flo
     return _plans(problem, [planner], seed, time_limit_s)[0]
 
 
-def compare(problem: Problem, seed: int = 0, *, time_limit_s: float = 10.0) -> list[Assignment]:
+def compare(problem: StageProblem, seed: int = 0, *, time_limit_s: float = 10.0) -> list[Assignment]:
     """Return what every planner makes of a problem that is not too large for it, in the order of `PLANNERS`.
 
     Args:
@@ -91,7 +91,9 @@ def compare(problem: Problem, seed: int = 0, *, time_limit_s: float = 10.0) -> l
     return _plans(problem, [one for one in PLANNERS if can.get(one, True)], seed, time_limit_s)
 
 
-def _plans(problem: Problem, planners: Sequence[Planner], seed: int, time_limit_s: float) -> list[Assignment]:
+def _plans(
+    problem: StageProblem, planners: Sequence[Planner], seed: int, time_limit_s: float
+) -> list[Assignment]:
     for planner in planners:
         if planner not in PLANNERS:
             raise ValueError(f"planner must be one of {', '.join(PLANNERS)}, not {planner!r}")
@@ -118,7 +120,7 @@ def _plans(problem: Problem, planners: Sequence[Planner], seed: int, time_limit_
     return found
 
 
-def plan_gabra(problem: Problem, seed: int) -> tuple[int, ...]:
+def plan_gabra(problem: StageProblem, seed: int) -> tuple[int, ...]:
     """Return the better plan of two searches: from plans of others, and from random ones; see `plan`."""
     started = [longest_first(problem)]
     if problem.devices <= MOST_DEVICES:
@@ -130,7 +132,7 @@ def plan_gabra(problem: Problem, seed: int) -> tuple[int, ...]:
     return min(found, key=lambda one: one.history[-1]).devices
 
 
-_FOUND: dict[str, Callable[[Problem, int, MilpAssignment], tuple[int, ...]]] = {
+_FOUND: dict[str, Callable[[StageProblem, int, MilpAssignment], tuple[int, ...]]] = {
     "gabra": lambda problem, seed, _: plan_gabra(problem, seed),
     "dynamic": lambda problem, *_: dynamic(problem),
     "milp": lambda problem, _, solved: solved.devices or longest_first(problem),
@@ -139,7 +141,7 @@ _FOUND: dict[str, Callable[[Problem, int, MilpAssignment], tuple[int, ...]]] = {
 }
 
 
-def path_s(problem: Problem) -> float:
+def path_s(problem: StageProblem) -> float:
     """Return the largest over partitions of what comes before it, all its own passes, and what comes after.
 
     Each is on its fastest device, without messages. With one micro-batch it is the critical path.
@@ -150,7 +152,7 @@ def path_s(problem: Problem) -> float:
     return float((before + last[0].clip(min=last[1]).min(axis=1)).max())
 
 
-def bound_s(problem: Problem, solved: MilpAssignment) -> float:
+def bound_s(problem: StageProblem, solved: MilpAssignment) -> float:
     """Return the best proven bound; `inf` where no assignment fits into memory.
 
     Args:

@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 # eq: arrays have no single truth.
 @dataclass(frozen=True, eq=False)
-class Problem:
+class StageProblem:
     """P partitions of a network in topological order, and D devices that may compute them.
 
     Attributes:
@@ -165,8 +165,8 @@ def recomputed(kept_bytes: Floats, moved_bytes: Floats, again_s: Floats) -> Reco
 
     Args:
         kept_bytes: (P,), what each partition keeps where everything is kept.
-        moved_bytes: (P, P), see `Problem`.
-        again_s: (2, P, D), see `Problem`.
+        moved_bytes: (P, P), see `StageProblem`.
+        again_s: (2, P, D), see `StageProblem`.
     """
     count = len(kept_bytes)
     read, whole = np.zeros((count, count)), np.zeros((count, count))

@@ -23,13 +23,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainer.planning.stages.problem import Floats, Problem, Schedule
+from trainer.planning.stages.problem import Floats, Schedule, StageProblem
 from trainer.planning.stages.schedule import order
 
 Integers = NDArray[np.int64]
 
 
-def step_s(problem: Problem, chromosomes: ArrayLike) -> Floats:
+def step_s(problem: StageProblem, chromosomes: ArrayLike) -> Floats:
     """Return the seconds of a step of each assignment.
 
     Args:
@@ -51,7 +51,7 @@ def step_s(problem: Problem, chromosomes: ArrayLike) -> Floats:
     return found
 
 
-def memory(problem: Problem, chromosomes: ArrayLike) -> Floats:
+def memory(problem: StageProblem, chromosomes: ArrayLike) -> Floats:
     """Return the most bytes that each device holds: state, and activations of micro-batches in flight.
 
     Args:
@@ -80,7 +80,7 @@ def memory(problem: Problem, chromosomes: ArrayLike) -> Floats:
     return most
 
 
-def overflow(problem: Problem, chromosomes: ArrayLike) -> Floats:
+def overflow(problem: StageProblem, chromosomes: ArrayLike) -> Floats:
     """Return how far each assignment is over the limits of memory, as a part of them, added up; (N,).
 
     A limit of 0 counts as 1 byte.
@@ -92,7 +92,7 @@ def overflow(problem: Problem, chromosomes: ArrayLike) -> Floats:
     return (over / np.maximum(limits, 1.0)).sum(axis=1)
 
 
-def fitness(problem: Problem, chromosomes: ArrayLike) -> Floats:
+def fitness(problem: StageProblem, chromosomes: ArrayLike) -> Floats:
     """Return the seconds of a step, plus a penalty where memory is short; (N,), less is better.
 
     The penalty is more than any step can last, and grows with the overflow: whatever fits is better than
@@ -102,7 +102,7 @@ def fitness(problem: Problem, chromosomes: ArrayLike) -> Floats:
     return step_s(problem, chromosomes) + np.where(over > 0, (1 + over) * longest_s(problem), 0.0)
 
 
-def longest_s(problem: Problem) -> float:
+def longest_s(problem: StageProblem) -> float:
     """Return seconds that no step exceeds: everything one after the other, at its slowest."""
     passes = problem.forward_s + problem.backward_s
     if problem.again_s is not None:
@@ -154,7 +154,7 @@ class _Runs(NamedTuple):
     holder: Integers
 
 
-def _checked(problem: Problem, chromosomes: ArrayLike) -> Integers:
+def _checked(problem: StageProblem, chromosomes: ArrayLike) -> Integers:
     found = np.asarray(chromosomes)
     if found.ndim != 2 or found.shape[1] != problem.partitions or found.dtype.kind not in "iu":
         raise ValueError(f"assignments must be integers, (N, {problem.partitions}), not {found.shape}")
@@ -196,7 +196,7 @@ class _Messages(NamedTuple):
     readers: Integers
 
 
-def _messages(problem: Problem, runs: _Runs) -> _Messages:
+def _messages(problem: StageProblem, runs: _Runs) -> _Messages:
     count, partitions = runs.device.shape
     everywhere = np.arange(problem.devices)
     at = runs.device[:, :, None] == everywhere  # (N, P, D)
@@ -236,7 +236,7 @@ def _listed(reads: NDArray[np.bool_]) -> Integers:
     return found
 
 
-def _again_s(problem: Problem, runs: _Runs) -> Floats | None:
+def _again_s(problem: StageProblem, runs: _Runs) -> Floats | None:
     """Return the seconds to compute each stage again, (N P,); None where everything is kept."""
     found = problem.recomputed
     if found is None:
@@ -245,7 +245,7 @@ def _again_s(problem: Problem, runs: _Runs) -> Floats | None:
     return found.seconds[first, last, runs.holder].ravel()
 
 
-def _play(problem: Problem, runs: _Runs) -> Floats:
+def _play(problem: StageProblem, runs: _Runs) -> Floats:
     """Return the seconds of a step of each assignment; those with more stages come first."""
     (count, partitions), devices, micro_batches = runs.device.shape, problem.devices, problem.micro_batches
     table = _table(partitions, micro_batches, problem.schedule)

@@ -23,10 +23,10 @@ from trainer.ranks.stopping import StopRequest
 from trainer.ranks.watchdog import Watchdog
 from trainer.ranks.world import World
 from trainer.strategies.async_servers.async_server import FurtherServer, Shard
-from trainer.strategies.async_servers.async_state import Shares
+from trainer.strategies.async_servers.async_state import VariableShares
 from trainer.strategies.async_servers.async_worker import Ended, Gradients, Steps, Worker
 from trainer.strategies.async_servers.worker_times import WorkerTimes
-from trainer.strategies.base import Share, Story
+from trainer.strategies.base import ProcessTask, Share
 
 _LOOK_S = 0.05
 
@@ -34,7 +34,7 @@ _LOOK_S = 0.05
 class Other:
     """A worker, or a server with a number above 0."""
 
-    def __init__(self, config: RunConfig, links: Links, silence_s: float, story: Story) -> None:
+    def __init__(self, config: RunConfig, links: Links, silence_s: float, story: ProcessTask) -> None:
         self._config, self._links, self._story = config, links, story
         self._ended = threading.Event()
         self._may_leave = threading.Event()
@@ -150,7 +150,7 @@ class Other:
                 config.train.seed,
                 prepared.class_weights,
             ),
-            Shares(model, servers),
+            VariableShares(model, servers),
             links,
             steps=steps,
             source=lambda: iter(batches(0, stop_step=last, steps=steps)),
@@ -172,7 +172,7 @@ class Other:
         watchdog.beat("preparing")
         self._post = post = links.mailbox(TO_SERVERS, says=TO_WORKERS)
         prepared = self._story.prepare(World())
-        shares = Shares(prepared.model, len(links.servers))
+        shares = VariableShares(prepared.model, len(links.servers))
         shard = Shard(prepared.model, prepared.optimizer, shares, links.server or 0)
         server = FurtherServer(shard, links, post)
         while not self._ended.is_set():

@@ -17,7 +17,7 @@ from trainer.ranks.links import Links
 from trainer.ranks.members import TO_SERVERS
 from trainer.ranks.messages import Mailbox, ReceivedMessage
 from trainer.strategies.async_servers import async_state as state
-from trainer.strategies.async_servers.async_state import Shares, Tag
+from trainer.strategies.async_servers.async_state import Tag, VariableShares
 from trainer.strategies.schedule import schedule_of
 
 
@@ -27,7 +27,9 @@ class Held:
     Args: see `Shard`.
     """
 
-    def __init__(self, model: keras.Model, optimizer: keras.Optimizer, shares: Shares, server: int) -> None:
+    def __init__(
+        self, model: keras.Model, optimizer: keras.Optimizer, shares: VariableShares, server: int
+    ) -> None:
         slots = state.slots(optimizer, shares.trained[server])
         self._variables = [*shares.variables(model, server), *slots]
         # Not `iterations`, which under accumulation is a number of updates, and no variable.
@@ -64,7 +66,9 @@ class Shard:
         version: updates applied since the start of this session.
     """
 
-    def __init__(self, model: keras.Model, optimizer: keras.Optimizer, shares: Shares, server: int) -> None:
+    def __init__(
+        self, model: keras.Model, optimizer: keras.Optimizer, shares: VariableShares, server: int
+    ) -> None:
         self.version = 0
         self._optimizer = optimizer
         self._trained = shares.variables(model, server)

@@ -59,7 +59,7 @@ def values(array: np.ndarray) -> np.ndarray:
     return array[_HEADER_BYTES:].view(np.float32)
 
 
-class Shares:
+class VariableShares:
     """Which variables each server holds, and their places in a flat float32 vector.
 
     Args:

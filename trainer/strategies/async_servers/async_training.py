@@ -18,11 +18,11 @@ from trainer.planning.communication import Flow
 from trainer.planning.exchange import Exchange
 from trainer.strategies.async_servers.async_coordinator import Coordinator
 from trainer.strategies.async_servers.async_server import Held, Shard
-from trainer.strategies.async_servers.async_state import Shares
+from trainer.strategies.async_servers.async_state import VariableShares
 from trainer.strategies.async_servers.staleness import Histogram
 from trainer.strategies.base import Plan, Share
 from trainer.strategies.data import DistributedModel
-from trainer.strategies.learner import Setup, Start, Update
+from trainer.strategies.learner import Setup, TrainingStart, Update
 
 _LOOK_S = 0.2
 
@@ -45,15 +45,15 @@ class AsyncLearner(DistributedModel):
         # No step is computed here that could be timed.
         super().__init__(dataclasses.replace(setup, timeline=None))
         model, optimizer = setup.model, setup.optimizer
-        shares = Shares(model, servers)
+        shares = VariableShares(model, servers)
         self.shard = Shard(model, optimizer, shares, 0)
         self.held = {server: Held(model, optimizer, shares, server) for server in range(1, servers)}
         self._coordinator, self._accumulation, self._servers = coordinator, accumulation, servers
-        self._start: Start | None = None
+        self._start: TrainingStart | None = None
         self._step = 0
         self._is_collected = True
 
-    def begin(self, start: Start) -> None:
+    def begin(self, start: TrainingStart) -> None:
         """Give further servers their state, and let workers go."""
         self._start, self._step = start, start.step
         for server, held in self.held.items():
@@ -185,6 +185,6 @@ def plan(config: RunConfig, server: ServerConfig, model: keras.Model, workers: i
         global_batch=train.global_batch,
         accumulation=train.accumulation,
         servers=server.count,
-        bytes_per_server=Shares(model, server.count).bytes(model),
+        bytes_per_server=VariableShares(model, server.count).bytes(model),
         staleness=server.staleness,
     )

@@ -15,7 +15,7 @@ from trainer.ranks.links import Links
 from trainer.ranks.members import TO_SERVERS, TO_WORKERS
 from trainer.ranks.messages import ReceivedMessage
 from trainer.strategies.async_servers import async_state as state
-from trainer.strategies.async_servers.async_state import Shares, Tag
+from trainer.strategies.async_servers.async_state import Tag, VariableShares
 from trainer.strategies.async_servers.worker_times import WorkerTimes
 from trainer.strategies.draws import Draws, SamplesOfPass
 from trainer.strategies.learner import sums_of
@@ -164,7 +164,7 @@ class Worker:
         self,
         model: keras.Model,
         gradients: Gradients,
-        shares: Shares,
+        shares: VariableShares,
         links: Links,
         *,
         steps: Steps,

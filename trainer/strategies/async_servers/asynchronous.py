@@ -8,7 +8,7 @@ from trainer.errors import ConfigError
 from trainer.planning.simulation.collectives import WholeUpdate
 from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.ranks.liveness import BEAT_S, LEAST_BEATS
-from trainer.strategies.base import Plan, Story
+from trainer.strategies.base import Plan, ProcessTask
 from trainer.strategies.learner import Learner, Setup
 from trainer.strategies.servers.synchronous import Servers, links_of
 
@@ -40,7 +40,7 @@ class Asynchronous(Servers):
     coordinator: Coordinator
     _everyones: Links
 
-    def take_part(self, world: World, story: Story) -> int:
+    def take_part(self, world: World, story: ProcessTask) -> int:
         """Coordinate and run the loop on server 0; compute steps or serve on others. May end the process."""
         from trainer.strategies.async_servers import async_main, async_other
 

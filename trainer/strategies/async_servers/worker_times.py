@@ -35,7 +35,7 @@ class WorkerTimes:
     ) -> None:
         self.timeline = Timeline(config.enabled, deterministic=deterministic)
         self._path, self._staging = records.rank_file(folder, worker), staging
-        self._file: json_lines.Lines | None = None
+        self._file: json_lines.LineFile | None = None
         self._flushed = time.monotonic()
 
     def step(self, step: int, seconds: float) -> None:
@@ -68,7 +68,7 @@ class WorkerTimes:
         if staging is None:
             return
         try:
-            self._file = json_lines.Lines(self._path, staging)
+            self._file = json_lines.LineFile(self._path, staging)
         except FileNotFoundError:  # another start has taken the run over: the main process says so
             self.timeline.enabled = False
         except OSError as error:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from trainer.planning import links
 from trainer.planning.links import HostLink, Timed
 from trainer.planning.placement.balance import RankSpeeds
-from trainer.planning.placement.operations import Network
+from trainer.planning.placement.operations import OperationGraph
 from trainer.planning.profile import Device, ProfiledLink
 from trainer.ranks.members import MESSAGES
 from trainer.ranks.messages import Mailbox
@@ -62,7 +62,7 @@ class Sample:
 PUBLISHED = Sample((32, 32), 3, (5, 5), 500, 64, (1, 1), "VALID", "float32", 2 * 28 * 28 * 75 / 1e9)
 
 
-def sample_of(network: Network, model: Any) -> Sample:
+def sample_of(network: OperationGraph, model: Any) -> Sample:
     """Return the convolution of a network that has most to compute; a published one where there is none."""
     found = [one for one in network.operations if one.kind == "convolution"]
     if not found:

@@ -9,13 +9,13 @@ from trainer.config import FiltersConfig, RunConfig
 from trainer.errors import ConfigError
 from trainer.strategies.base import Plan
 from trainer.strategies.learner import Learner
-from trainer.strategies.placed.strategy import Placed
+from trainer.strategies.placed.strategy import PlacedStrategy
 
 if TYPE_CHECKING:
     import keras
 
     from trainer.planning.placement.balance import RankSpeeds
-    from trainer.planning.placement.operations import Network
+    from trainer.planning.placement.operations import OperationGraph
     from trainer.planning.placement.shares import Split
     from trainer.planning.placement.ways import Layouts
     from trainer.ranks.world import World
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainer.strategies.placed.learner import PlacedModel
 
 
-class Filters(Placed):
+class Filters(PlacedStrategy):
     """Every rank computes some of the filters of each convolution (Marques et al., arXiv 1712.02546).
 
     Attributes:
@@ -73,7 +73,7 @@ class Filters(Placed):
         return (about.get("by"), about.get("mode")) == (self._filters.balance, self._filters.mode)
 
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
-        """Divide an update by what was measured; see `Placed.plan`.
+        """Divide an update by what was measured; see `PlacedStrategy.plan`.
 
         Raises:
             ConfigError: as there, and where shares must be measured and were not.
@@ -192,7 +192,7 @@ class Filters(Placed):
             )
         return shares
 
-    def layouts(self, network: Network, ranks: int) -> Layouts:
+    def layouts(self, network: OperationGraph, ranks: int) -> Layouts:
         """Cut channels."""
         from trainer.planning.placement import ways
 

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any, cast
 from trainer.config import HybridConfig, RunConfig
 from trainer.errors import ConfigError
 from trainer.strategies.base import Plan
-from trainer.strategies.placed.strategy import Placed
+from trainer.strategies.placed.strategy import PlacedStrategy
 
 if TYPE_CHECKING:
     import keras
 
     from trainer.planning.placement.listing import Pipeline
-    from trainer.planning.placement.operations import Network
+    from trainer.planning.placement.operations import OperationGraph
     from trainer.planning.placement.staging import Group
     from trainer.planning.placement.ways import Layouts
     from trainer.planning.profile import Profile
     from trainer.planning.stages.planners import Assignment
-    from trainer.planning.stages.problem import Problem
+    from trainer.planning.stages.problem import StageProblem
     from trainer.ranks.world import World
     from trainer.strategies.placed.hybrid_plan import Division
 
 
-class Hybrid(Placed):
+class Hybrid(PlacedStrategy):
     """Hybrid data and model parallelism (Akintoye, Han et al., arXiv 2104.05035).
 
     The network is cut into partitions, which a planner gives to the ranks of a replica; micro-batches follow
@@ -90,7 +90,7 @@ class Hybrid(Placed):
     def _partitions(self, ranks: int) -> int:
         return self._hybrid.partitions or 4 * ranks
 
-    def problem(self, model: keras.Model, ranks: int) -> tuple[list[Group], Problem]:
+    def problem(self, model: keras.Model, ranks: int) -> tuple[list[Group], StageProblem]:
         """Return the partitions, and what the planner decides by, for the ranks of a replica."""
         from trainer.planning.placement import partitioning
         from trainer.strategies import optimizers, slots
@@ -113,7 +113,7 @@ class Hybrid(Placed):
         )
 
     def planners(self, model: keras.Model, ranks: int) -> tuple[Assignment, ...]:
-        """Return what each planner makes of the partitions; see `Placed.planners`."""
+        """Return what each planner makes of the partitions; see `PlacedStrategy.planners`."""
         from trainer.planning.stages import planners
 
         if self._hybrid.plan is not None:
@@ -167,7 +167,7 @@ class Hybrid(Placed):
 
         replicas = self._hybrid.replicas
 
-        def one(network: Network) -> Layouts:
+        def one(network: OperationGraph) -> Layouts:
             return staging.on_ranks(network, division.parts(network), division.ranks)
 
         network = read(model, self._samples * replicas)
@@ -178,7 +178,7 @@ class Hybrid(Placed):
         return dataclasses.replace(division, step_s=cost.step_s, played=tuple(map(tuple, cost.played)))
 
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
-        """Divide an update as was decided, else by FLOPs or `profile`; see `Placed.plan`.
+        """Divide an update as was decided, else by FLOPs or `profile`; see `PlacedStrategy.plan`.
 
         Raises:
             ConfigError: see there, and where there are more ranks than the planner takes.
@@ -193,7 +193,7 @@ class Hybrid(Placed):
         found = cast(PlacedPlan, super().plan(model, optimizer, world_size))
         return HybridPlan.of_stages(found, self._division)
 
-    def layouts(self, network: Network, ranks: int) -> Layouts:
+    def layouts(self, network: OperationGraph, ranks: int) -> Layouts:
         """Give partitions to ranks."""
         from trainer.planning.placement import staging
 
@@ -202,7 +202,7 @@ class Hybrid(Placed):
             raise TypeError("nothing was decided")
         return staging.on_ranks(network, division.parts(network), division.ranks)
 
-    def pipeline(self, network: Network, layouts: Layouts) -> Pipeline | None:
+    def pipeline(self, network: OperationGraph, layouts: Layouts) -> Pipeline | None:
         """Return in which order stages work on micro-batches."""
         from trainer.planning.placement import staging
 

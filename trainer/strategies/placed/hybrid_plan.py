@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from trainer.planning.placement import staging
-from trainer.planning.placement.operations import Network
+from trainer.planning.placement.operations import OperationGraph
 from trainer.planning.placement.staging import Group
 from trainer.strategies.placed.plan import PlacedPlan
 
@@ -41,7 +41,7 @@ class Division:
     played: tuple[tuple[Any, ...], ...] = ()
     recompute: bool = False
 
-    def fits_network(self, network: Network, ranks: int) -> bool:
+    def fits_network(self, network: OperationGraph, ranks: int) -> bool:
         """Return whether it divides this network over so many ranks; one that was edited may not."""
         try:
             parts = self.parts(network)
@@ -50,7 +50,7 @@ class Division:
         count = sum(bool(one.readings) for one in network.operations)
         return all(parts) and sum(map(len, parts)) == count and max(self.ranks) < ranks
 
-    def parts(self, network: Network) -> list[Group]:
+    def parts(self, network: OperationGraph) -> list[Group]:
         """Return the operations of each partition; an evaluated network has others than a trained one.
 
         Raises:

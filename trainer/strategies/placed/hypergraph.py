@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from trainer.config import HypergraphConfig, RunConfig
 from trainer.strategies.base import Plan
-from trainer.strategies.placed.strategy import Placed
+from trainer.strategies.placed.strategy import PlacedStrategy
 
 if TYPE_CHECKING:
     import keras
 
     from trainer.planning.hypergraph.planning import FoundPlan as Found
     from trainer.planning.placement.listing import Pipeline
-    from trainer.planning.placement.operations import Network
+    from trainer.planning.placement.operations import OperationGraph
     from trainer.planning.placement.ways import Layouts
     from trainer.ranks.world import World
     from trainer.strategies.placed.hypergraph_plan import Decided
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _KEYS = ("objective", "balance", "imbalance", "granularity", "micro_batches", "schedule", "replicas")
 
 
-class HypergraphParallel(Placed):
+class HypergraphParallel(PlacedStrategy):
     """Hypergraph-partitioned model parallelism (Eserol, Bilkent University 2019).
 
     Tiles of layers, not layers, are divided, so that as few bytes as possible cross while ranks have as much
@@ -49,7 +49,7 @@ class HypergraphParallel(Placed):
 
     @property
     def replicas(self) -> int:
-        """See `Placed.replicas`; where that is open, what `settle` has found."""
+        """See `PlacedStrategy.replicas`; where that is open, what `settle` has found."""
         given = self._hypergraph.replicas
         return self._replicas if given == "auto" else given
 
@@ -232,7 +232,7 @@ class HypergraphParallel(Placed):
         return self._decided
 
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
-        """Divide an update as was decided, else by the reference or `profile`; see `Placed.plan`.
+        """Divide an update as was decided, else by the reference or `profile`; see `PlacedStrategy.plan`.
 
         Raises:
             ConfigError: see there, and where a replica has more ranks than planning is made for.
@@ -251,19 +251,19 @@ class HypergraphParallel(Placed):
         found = cast(PlacedPlan, super().plan(model, optimizer, world_size))
         return HypergraphPlan.from_placed(found, decided=self._decided)
 
-    def layouts(self, network: Network, ranks: int) -> Layouts:
+    def layouts(self, network: OperationGraph, ranks: int) -> Layouts:
         """Return who computes what, for any number of samples."""
         from trainer.planning.placement import ways
 
         return ways.resampled(self._layouts, network)
 
-    def replicated(self, network: Network, replicas: int, ranks: int) -> Layouts:
+    def replicated(self, network: OperationGraph, replicas: int, ranks: int) -> Layouts:
         """Lay out every replica alike: samples may be divided within one, too."""
         from trainer.planning.placement import ways
 
         return ways.copies(self._layouts, network, replicas, ranks)
 
-    def pipeline(self, network: Network, layouts: Layouts) -> Pipeline | None:
+    def pipeline(self, network: OperationGraph, layouts: Layouts) -> Pipeline | None:
         """Return in which order stages work on micro-batches; None: there is one micro-batch."""
         from trainer.planning.placement import staging
 

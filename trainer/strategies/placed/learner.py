@@ -23,7 +23,7 @@ from trainer.strategies.draws import Draws, SamplesOfPass
 from trainer.strategies.learner import (
     Collected,
     Learner,
-    Predictions,
+    PredictedRows,
     Setup,
     Sums,
     evaluated,
@@ -158,7 +158,7 @@ class PlacedModel(Learner):
         batches: Iterable[tuple[Any, Any, Any, Any]],
         collected: Collected | None = None,
         predict: Callable[[Any], Any] | None = None,
-    ) -> Predictions:
+    ) -> PredictedRows:
         """Evaluate as `Learner.evaluate` says. Every rank has all batches; a collective for each."""
         return evaluated(batches, predict or self.predict, collected)
 

@@ -1,4 +1,4 @@
-"""A Keras network as the planner's `Network`: every layer becomes one operation or two."""
+"""A Keras network as the planner's `OperationGraph`: every layer becomes one operation or two."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import keras
 
 from trainer.errors import ModelError
-from trainer.planning.placement.operations import Network, Operation, Reading
+from trainer.planning.placement.operations import Operation, OperationGraph, Reading
 from trainer.strategies.placed.gradients import keeps
 from trainer.strategies.placed.kinds import READERS, Inputs, Shape, refused, samples_only
 
 LOSS = "loss"
 
 
-def read(model: keras.Model, batch: int, *, training: bool = True) -> Network:
+def read(model: keras.Model, batch: int, *, training: bool = True) -> OperationGraph:
     """Describe a functional Keras model, and the loss of its outputs, for a planner.
 
     Args:
@@ -48,7 +48,7 @@ def read(model: keras.Model, batch: int, *, training: bool = True) -> Network:
     outputs = [(_name_of(tensor), _shape(tensor, batch)) for tensor in model.outputs]
     whole = tuple(Reading(name, shape, samples_only(shape)) for name, shape in outputs)
     found.append(Operation(LOSS, "loss", "", whole, (batch,)))
-    return Network(tuple(found), tuple(name for name, _ in outputs))
+    return OperationGraph(tuple(found), tuple(name for name, _ in outputs))
 
 
 def _calls(model: Any, batch: int) -> list[tuple[Any, Inputs, Shape]]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import keras
 
     from trainer.planning.placement.listing import Pipeline
-    from trainer.planning.placement.operations import Network
+    from trainer.planning.placement.operations import OperationGraph
     from trainer.planning.placement.tasks import TaskLists
     from trainer.planning.placement.units import Placement
     from trainer.planning.placement.ways import Layouts
@@ -42,7 +42,7 @@ class _Divided:
     way: str
 
 
-class Placed(Strategy):
+class PlacedStrategy(Strategy):
     """What they have in common: a rule that divides the network over the ranks of a replica.
 
     Attributes:
@@ -168,7 +168,7 @@ class Placed(Strategy):
             **facts(divided.placement, divided.lists, world_size, train.accumulation),
         )
 
-    def _by_rule(self, network: Network, evaluated: Network, world_size: int) -> _Divided:
+    def _by_rule(self, network: OperationGraph, evaluated: OperationGraph, world_size: int) -> _Divided:
         """Divide by the strategy's own rule; what is evaluated, over the ranks of the first replica."""
         from trainer.planning.placement.checking import check
         from trainer.planning.placement.layouts import replicated
@@ -186,13 +186,13 @@ class Placed(Strategy):
         layouts = self.layouts(evaluated, ranks) | {loss.name: replicated(loss.shape, [0])}
         return _Divided(placement, lists, place(evaluated, layouts), self.way(ranks))
 
-    def replicated(self, network: Network, replicas: int, ranks: int) -> Layouts:
+    def replicated(self, network: OperationGraph, replicas: int, ranks: int) -> Layouts:
         """Divide a network, whose samples are those of all replicas, over the ranks of all of them."""
         from trainer.planning.placement import ways
 
         return ways.replicas(network, replicas, ranks, lambda one: self.layouts(one, ranks))
 
-    def _by_file(self, network: Network, evaluated: Network, world_size: int) -> _Divided:
+    def _by_file(self, network: OperationGraph, evaluated: OperationGraph, world_size: int) -> _Divided:
         """Divide as `train.strategy.plan` says; what is evaluated, too, where the weights are."""
         from trainer.planning.placement import plan_file
         from trainer.planning.placement.units import place
@@ -221,12 +221,12 @@ class Placed(Strategy):
             raise TypeError("build follows a plan of this strategy")
         return PlacedModel(plan, setup)
 
-    def pipeline(self, network: Network, layouts: Layouts) -> Pipeline | None:
+    def pipeline(self, network: OperationGraph, layouts: Layouts) -> Pipeline | None:
         """Return in which order stages work on micro-batches; None: there is one micro-batch."""
         return None
 
     @abstractmethod
-    def layouts(self, network: Network, ranks: int) -> Layouts:
+    def layouts(self, network: OperationGraph, ranks: int) -> Layouts:
         """Divide a network over the ranks of a replica.
 
         Raises:
@@ -238,7 +238,7 @@ class Placed(Strategy):
         """Return how, for people."""
 
 
-class Spatial(Placed):
+class Spatial(PlacedStrategy):
     """Depth, height and width of every feature map are cut over ranks, which swap halos."""
 
     def parts(self, ranks: int) -> tuple[int, ...]:
@@ -259,7 +259,7 @@ class Spatial(Placed):
             )
         return parts
 
-    def layouts(self, network: Network, ranks: int) -> Layouts:
+    def layouts(self, network: OperationGraph, ranks: int) -> Layouts:
         """Cut space."""
         from trainer.planning.placement import ways
 

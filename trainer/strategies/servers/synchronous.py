@@ -11,7 +11,7 @@ from trainer.planning.simulation.collectives import MOST_FLOWS, WholeUpdate, all
 from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.ranks import launch
 from trainer.ranks.members import Members
-from trainer.strategies.base import Plan, Story, Strategy, sizes_of
+from trainer.strategies.base import Plan, ProcessTask, Strategy, sizes_of
 from trainer.strategies.learner import Learner, Setup
 from trainer.strategies.servers import layout
 
@@ -51,7 +51,7 @@ class Synchronous(Servers):
 
     _one_host = False
 
-    def take_part(self, world: World, story: Story) -> int:
+    def take_part(self, world: World, story: ProcessTask) -> int:
         """Serve, or train with the other workers."""
         from trainer.strategies.servers.serving import serve, serving
 

@@ -1,6 +1,6 @@
 """The readers that are compared: one file each, all with the same three functions.
 
-A module has a class `Reader(job, kind)` with
+A module has a class (`ReaderKind.reader`) of (job, kind) with
 
 - `prepare()`: write the files it reads, once, from the volumes;
 - `files()`: these files;
@@ -54,6 +54,7 @@ class ReaderKind:
         past_cache: whether it reads past the page cache; then it is measured for a cold one only.
         rounds: whether 16-bit volumes are rounded on their way into the format.
         written_by: the readers that must have written their files before; the shard set is always there.
+        reader: class of the module.
     """
 
     title: str
@@ -66,6 +67,7 @@ class ReaderKind:
     past_cache: bool = False
     rounds: bool = False
     written_by: tuple[str, ...] = ()
+    reader: str = "Reader"
 
     @property
     def is_peer(self) -> bool:
@@ -79,18 +81,31 @@ PARTS = ("read", "decode", "cast")
 INT16 = "int16 with a scale (NIfTI has no float16)"
 
 KINDS: dict[str, ReaderKind] = {
-    OURS: ReaderKind("Cingulum", f"{__name__}.ours"),
-    OURS_PAST: ReaderKind("Cingulum, past the page cache", f"{__name__}.ours", "past_cache", past_cache=True),
-    OURS_MEMORY: ReaderKind("Cingulum, cache: memory", f"{__name__}.ours", "memory", memory=True),
-    LIMIT: ReaderKind("limit: the slowest of read, decode, cast", f"{__name__}.limit"),
-    "h5py": ReaderKind("h5py, one read per volume", f"{__name__}.h5py_naive"),
+    OURS: ReaderKind("Cingulum", f"{__name__}.ours", reader="BatchReader"),
+    OURS_PAST: ReaderKind(
+        "Cingulum, past the page cache",
+        f"{__name__}.ours",
+        "past_cache",
+        past_cache=True,
+        reader="BatchReader",
+    ),
+    OURS_MEMORY: ReaderKind(
+        "Cingulum, cache: memory", f"{__name__}.ours", "memory", memory=True, reader="BatchReader"
+    ),
+    LIMIT: ReaderKind("limit: the slowest of read, decode, cast", f"{__name__}.limit", reader="LimitReader"),
+    "h5py": ReaderKind("h5py, one read per volume", f"{__name__}.h5py_naive", reader="NaiveReader"),
     "nibabel": ReaderKind(
-        "nibabel, .nii.gz", f"{__name__}.nibabel_gz", stored=INT16, rounds=True, written_by=("nibabel",)
+        "nibabel, .nii.gz",
+        f"{__name__}.nibabel_gz",
+        stored=INT16,
+        rounds=True,
+        written_by=("nibabel",),
+        reader="NibabelReader",
     ),
 }
 
 
 def make(kind: ReaderKind, job: LoaderJob) -> Reader:
     """Return a reader; imports what it needs."""
-    made: Reader = importlib.import_module(kind.module).Reader(job, kind.kind)
+    made: Reader = getattr(importlib.import_module(kind.module), kind.reader)(job, kind.kind)
     return made

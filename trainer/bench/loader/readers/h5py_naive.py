@@ -13,7 +13,7 @@ import numpy as np
 from trainer.bench.loader.job import LoaderJob
 
 
-class Reader:
+class NaiveReader:
     """No threads: HDF5 lets only one in at a time."""
 
     def __init__(self, job: LoaderJob, kind: str) -> None:

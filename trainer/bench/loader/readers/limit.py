@@ -29,7 +29,7 @@ KEPT = 32
 blosc.use_threads = False
 
 
-class Reader:
+class LimitReader:
     """Not a reader that delivers anything: `part` takes the place of `epoch`."""
 
     def __init__(self, job: LoaderJob, kind: str) -> None:

@@ -29,7 +29,7 @@ def write(job: LoaderJob) -> None:
         nibabel.save(image, path_of(job, row))
 
 
-class Reader:
+class NibabelReader:
     """Every image opened, decompressed and scaled anew."""
 
     def __init__(self, job: LoaderJob, kind: str) -> None:

@@ -21,7 +21,7 @@ from trainer.data.shards.shards import ShardSet  # noqa: E402
 AHEAD = 2
 
 
-class Reader:
+class BatchReader:
     """`training_batches` from the first step of an epoch to its last.
 
     `kind` memory keeps the volumes; past_cache reads as `data.page_cache` reads a set larger than the memory.

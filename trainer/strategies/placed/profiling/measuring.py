@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from trainer.planning import profile as form
-from trainer.planning.placement.operations import Network
+from trainer.planning.placement.operations import OperationGraph
 from trainer.planning.profile import Profile, ProfiledHandling
 from trainer.ranks.agreement import agree
 from trainer.ranks.exchange import Compiled, Parcel, open_exchange
@@ -40,7 +40,7 @@ class About(NamedTuple):
 def measure(
     world: World,
     about: About,
-    network: Network,
+    network: OperationGraph,
     model: keras.Model,
     optimizer: keras.Optimizer,
     loss: Loss,

@@ -14,7 +14,7 @@ import tensorflow as tf
 from trainer.errors import InputError
 from trainer.planning.placement.boxes import whole
 from trainer.planning.placement.layouts import layout
-from trainer.planning.placement.operations import Network, Operation
+from trainer.planning.placement.operations import Operation, OperationGraph
 from trainer.planning.placement.units import Unit, place
 from trainer.strategies.draws import Draws, SamplesOfPass
 from trainer.strategies.placed import computing
@@ -37,7 +37,7 @@ class OperationCost:
 
 
 def measure(
-    network: Network, model: Any, loss: Loss, show: Callable[[int, int], None]
+    network: OperationGraph, model: Any, loss: Loss, show: Callable[[int, int], None]
 ) -> dict[str, OperationCost]:
     """Time one of each equal operation, forwards and backwards, on its whole box.
 
@@ -100,7 +100,7 @@ def measure(
     }
 
 
-def parameter_bytes(network: Network, model: Any) -> dict[str, int]:
+def parameter_bytes(network: OperationGraph, model: Any) -> dict[str, int]:
     """Return bytes of each operation's variables; one that several use counts at the last of them."""
     sizes = {one.path: math.prod(one.shape) * tf.as_dtype(one.dtype).size for one in model.weights}
     found: dict[str, int] = {}
@@ -109,7 +109,7 @@ def parameter_bytes(network: Network, model: Any) -> dict[str, int]:
     return found
 
 
-def _on_one_rank(network: Network) -> Sequence[Unit]:
+def _on_one_rank(network: OperationGraph) -> Sequence[Unit]:
     """Every operation whole, as a placement on one rank has it."""
     shapes: Mapping[str, tuple[int, ...]] = {
         one.name: one.readings[0].shape if one.sums else one.shape
