@@ -89,6 +89,7 @@ style: setup-tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tools/names.py
 	$(BIN)/shellcheck .ci/run $(SCRIPTS)
 	$(if $(DOCKERFILES),$(BIN)/hadolint $(DOCKERFILES))
 

@@ -61,16 +61,18 @@ class Service:
         Raises:
             ServiceError: it cannot be reached, or answers with an error.
         """
-        asked = f"{self._prefix if self._scheme != 'unix' else ''}{path}?{urlencode(query or {}, doseq=True)}"
+        target = (
+            f"{self._prefix if self._scheme != 'unix' else ''}{path}?{urlencode(query or {}, doseq=True)}"
+        )
         headers = {"Accept": "application/json", "X-Cingulum": "1"}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         connection = self._connection()
         try:
-            connection.request("GET", asked, headers=headers)
+            connection.request("GET", target, headers=headers)
             answer = connection.getresponse()
             body = answer.read(_MOST_BYTES)
-            found = json.loads(body)
+            document = json.loads(body)
         except (OSError, http.client.HTTPException) as error:
             raise ServiceError(
                 f"{self._address}: no service answers ({error}).",
@@ -81,8 +83,8 @@ class Service:
         finally:
             connection.close()
         if answer.status != http.HTTPStatus.OK:
-            raise self._error(answer.status, found)
-        return found
+            raise self._error(answer.status, document)
+        return document
 
     def jobs(self, **query: Any) -> Iterator[dict[str, Any]]:
         """Return the jobs of a list, page by page; raises what `get` does."""
@@ -94,12 +96,12 @@ class Service:
             if offset >= page["total"]:
                 return
 
-    def _error(self, status: int, found: Any) -> ServiceError:
-        told = found.get("error", {}) if isinstance(found, dict) else {}
-        cure = told.get("cure")
+    def _error(self, status: int, document: Any) -> ServiceError:
+        error = document.get("error", {}) if isinstance(document, dict) else {}
+        cure = error.get("cure")
         if status == http.HTTPStatus.UNAUTHORIZED:
             cure = "Give a valid token with --token-file FILE, or in CINGULUM_TOKEN."
-        return ServiceError(f"{self._address}: {told.get('message', f'answers {status}')}", cure=cure)
+        return ServiceError(f"{self._address}: {error.get('message', f'answers {status}')}", cure=cure)
 
     def _connection(self) -> http.client.HTTPConnection:
         if self._scheme == "unix":

@@ -64,11 +64,14 @@ def examine() -> Iterator[CheckResult]:
 def check_python() -> CheckResult:
     """Check that TensorFlow supports this Python."""
     here = sys.version_info
-    said = f"{here.major}.{here.minor}.{here.micro} ({sys.prefix})"
+    interpreter = f"{here.major}.{here.minor}.{here.micro} ({sys.prefix})"
     if (3, 10) <= here[:2] <= (3, 13):
-        return CheckResult("Python", "ok", said)
+        return CheckResult("Python", "ok", interpreter)
     return CheckResult(
-        "Python", "bad", said, "Make the environment with Python 3.10 to 3.13: make setup PYTHON=python3.11"
+        "Python",
+        "bad",
+        interpreter,
+        "Make the environment with Python 3.10 to 3.13: make setup PYTHON=python3.11",
     )
 
 
@@ -81,18 +84,18 @@ def check_packages() -> CheckResult:
         requirement = Requirement(line)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
-        found = _version(requirement.name)
-        if found is None or not requirement.specifier.contains(found, prereleases=True):
-            wrong.append(f"{requirement} ({found or 'missing'})")
+        release = _version(requirement.name)
+        if release is None or not requirement.specifier.contains(release, prereleases=True):
+            wrong.append(f"{requirement} ({release or 'missing'})")
     tensorflow = _version("tensorflow") or _version("tensorflow-cpu")
-    for name, found in (
+    for name, release in (
         ("tensorflow", tensorflow),
         ("keras", _version("keras")),
         ("horovod", _version("horovod")),
     ):
-        if found is None:
+        if release is None:
             wrong.append(f"{name} (missing)")
-        shown.append(f"{name} {found}")
+        shown.append(f"{name} {release}")
     if wrong:
         return CheckResult(
             "packages", "bad", ", ".join(wrong), "make setup, or: pip install -r requirements.lock"
@@ -150,14 +153,14 @@ def check_mpirun() -> CheckResult:
         return CheckResult(
             "mpirun", "bad", str(error), "make setup installs Open MPI; on a cluster: module load openmpi"
         )
-    said = f"{ran.stdout.splitlines()[0].strip()} ({path})"
+    program = f"{ran.stdout.splitlines()[0].strip()} ({path})"
     if os.geteuid() == 0 and not all(os.environ.get(name) == "1" for name in ROOT):
         # We set them for what we start; `mpirun` typed by hand refuses.
         cure = f"export {' '.join(f'{name}=1' for name in ROOT)}"
         return CheckResult(
-            "mpirun", "note", f"{said}; as root it starts nothing without these variables", cure
+            "mpirun", "note", f"{program}; as root it starts nothing without these variables", cure
         )
-    return CheckResult("mpirun", "ok", said)
+    return CheckResult("mpirun", "ok", program)
 
 
 def check_memory() -> CheckResult:
@@ -166,29 +169,29 @@ def check_memory() -> CheckResult:
 
     free = psutil.virtual_memory().available / 2**30
     cores = len(os.sched_getaffinity(0))
-    said = f"{free:.1f} GiB available, {cores} core{'s' if cores > 1 else ''}"
+    room = f"{free:.1f} GiB available, {cores} core{'s' if cores > 1 else ''}"
     if free < ROOM_GB:
         return CheckResult(
             "memory",
             "bad",
-            said,
+            room,
             "A rank needs about 1 GiB before its network: free memory, or ask for more.",
         )
-    return CheckResult("memory", "ok", said)
+    return CheckResult("memory", "ok", room)
 
 
 def check_disk() -> CheckResult:
     """Check free space where runs are written, and in /dev/shm, which Open MPI uses."""
     here = shutil.disk_usage(Path.cwd()).free / 2**30
     shm = shutil.disk_usage("/dev/shm").free / 2**20  # noqa: S108
-    said = f"{here:.1f} GiB free here, {shm:.0f} MiB in /dev/shm"
+    room = f"{here:.1f} GiB free here, {shm:.0f} MiB in /dev/shm"
     if here < ROOM_GB:
         return CheckResult(
-            "disk", "bad", said, "Checkpoints need room: free some, or set `runs` to another disk."
+            "disk", "bad", room, "Checkpoints need room: free some, or set `runs` to another disk."
         )
     if shm < 64:
-        return CheckResult("disk", "bad", said, "Open MPI needs shared memory; docker run --shm-size=1g")
-    return CheckResult("disk", "ok", said)
+        return CheckResult("disk", "bad", room, "Open MPI needs shared memory; docker run --shm-size=1g")
+    return CheckResult("disk", "ok", room)
 
 
 def check_gpu() -> CheckResult:
@@ -216,16 +219,16 @@ def check_gpu() -> CheckResult:
             "GPU", "bad", f"TensorFlow does not start: {ran.stderr[-300:]}", "pip install -e '.[gpu]'"
         )
     built = "built in" if nccl else "not built in"
-    said = f"{' / '.join(listed)}; TensorFlow sees {seen}, NCCL {built}"
+    gpus = f"{' / '.join(listed)}; TensorFlow sees {seen}, NCCL {built}"
     if seen and nccl:
-        return CheckResult("GPU", "ok", said)
+        return CheckResult("GPU", "ok", gpus)
     return CheckResult(
-        "GPU", "bad", said, "pip install -e '.[gpu]', then: python docker/horovod/build.py --gpu"
+        "GPU", "bad", gpus, "pip install -e '.[gpu]', then: python docker/horovod/build.py --gpu"
     )
 
 
 def _listed_gpus() -> list[str]:
-    """Name, memory, driver and fast precisions of each GPU, as nvidia-smi has them.
+    """Return name, memory, driver and fast precisions of each GPU, as nvidia-smi has them.
 
     Raises:
         SubprocessError: it fails.
@@ -237,11 +240,11 @@ def _listed_gpus() -> list[str]:
         ran = subprocess.run(line, capture_output=True, text=True, timeout=30, check=True)
         return ran.stdout.strip().splitlines()
 
-    known = ("name", "memory.total", "driver_version")
+    columns = ("name", "memory.total", "driver_version")
     try:
-        rows = [row.rpartition(", ") for row in asked(*known, "compute_cap")]
+        rows = [row.rpartition(", ") for row in asked(*columns, "compute_cap")]
     except subprocess.CalledProcessError:  # a driver that does not know this field
-        return asked(*known)
+        return asked(*columns)
     return [f"{row}, {fast_precisions(capability)}" for row, _, capability in rows]
 
 
@@ -308,14 +311,14 @@ def _judge_probe(probe: dict[str, Any]) -> Iterator[CheckResult]:
     if probe["ours_differs"] == 0.0:
         yield CheckResult("optimizer", "ok", "trainer.DistributedOptimizer keeps two ranks' weights equal")
     else:
-        said = f"weights of two ranks differ by {probe['ours_differs']:.3g} after a step"
+        message = f"weights of two ranks differ by {probe['ours_differs']:.3g} after a step"
         cure = "A defect of ours: please report it with the output of cingulum doctor --json"
-        yield CheckResult("optimizer", "bad", said, cure)
+        yield CheckResult("optimizer", "bad", message, cure)
     if probe["horovods_differs"] > 0:
-        said = "Horovod's own optimizer reduces nothing on Keras 3: use trainer.DistributedOptimizer"
+        message = "Horovod's own optimizer reduces nothing on Keras 3: use trainer.DistributedOptimizer"
     else:
-        said = "Horovod's own optimizer reduces here: a newer Horovod than we know"
-    yield CheckResult("Keras trap", "note", said)
+        message = "Horovod's own optimizer reduces here: a newer Horovod than we know"
+    yield CheckResult("Keras trap", "note", message)
 
 
 def _of_exchange(probe: dict[str, Any]) -> CheckResult:

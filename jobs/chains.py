@@ -54,16 +54,16 @@ class Wanted:
     sides: Mapping[str, Side] = field(default_factory=dict)
 
 
-def chain(wanted: Wanted) -> list[JobSpec]:
+def chain(request: Wanted) -> list[JobSpec]:
     """Return the jobs, in order; each but the first is to be submitted with `after` the one before it.
 
     Raises:
         JobError: what is asked for does not fit together.
     """
-    _check(wanted)
-    steps = [] if wanted.source is None else [_importing(wanted)]
-    steps.append(_main(wanted))
-    steps += [_following(wanted, what) for what in wanted.then]
+    _check(request)
+    steps = [] if request.source is None else [_importing(request)]
+    steps.append(_main(request))
+    steps += [_following(request, what) for what in request.then]
     return steps
 
 
@@ -118,95 +118,95 @@ def _hint(word: str, known: Sequence[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def _check(wanted: Wanted) -> None:
-    if wanted.kind == "crossval" and wanted.folds is None:
+def _check(request: Wanted) -> None:
+    if request.kind == "crossval" and request.folds is None:
         raise JobError("A cross-validation needs to know how many folds.", cure="Add --folds 5.")
-    if wanted.kind != "crossval" and (wanted.folds is not None or wanted.seeds > 1 or wanted.at_once):
+    if request.kind != "crossval" and (request.folds is not None or request.seeds > 1 or request.at_once):
         raise JobError("--folds, --seeds and --at-once are for a cross-validation.", cure="Add --folds 5.")
-    if wanted.kind == "crossval" and "evaluate" in wanted.then:
+    if request.kind == "crossval" and "evaluate" in request.then:
         raise JobError(
             "The folds of a cross-validation are evaluated as they end.", cure="--then report pools them."
         )
-    if wanted.kind in wanted.then or (wanted.kind == "report" and wanted.then):
-        raise JobError(f"--then {','.join(wanted.then)}: cannot follow a job of kind {wanted.kind}.")
-    if wanted.source is None and wanted.import_options:
+    if request.kind in request.then or (request.kind == "report" and request.then):
+        raise JobError(f"--then {','.join(request.then)}: cannot follow a job of kind {request.kind}.")
+    if request.source is None and request.import_options:
         raise JobError("--import-options are for an import.", cure="Add --import SOURCE.")
-    if wanted.source is not None and wanted.kind not in ("train", "crossval"):
-        raise JobError(f"--import: a job of kind {wanted.kind} does not read images.")
+    if request.source is not None and request.kind not in ("train", "crossval"):
+        raise JobError(f"--import: a job of kind {request.kind} does not read images.")
 
 
-def _main(wanted: Wanted) -> JobSpec:
-    if wanted.kind != "crossval":
-        return _step(wanted, wanted.kind, wanted.name)
-    shared = (*wanted.program, *_pooling(wanted))
+def _main(request: Wanted) -> JobSpec:
+    if request.kind != "crossval":
+        return _step(request, request.kind, request.name)
+    shared = (*request.program, *_pooling(request))
     tasks = tuple(
-        (*shared, "--fold", str(fold), "--seed", str(wanted.first_seed + seed))
-        for seed in range(wanted.seeds)
-        for fold in range(wanted.folds or 0)
+        (*shared, "--fold", str(fold), "--seed", str(request.first_seed + seed))
+        for seed in range(request.seeds)
+        for fold in range(request.folds or 0)
     )
-    return replace(wanted.job, name=wanted.name, kind="crossval", tasks=tasks, at_once=wanted.at_once)
+    return replace(request.job, name=request.name, kind="crossval", tasks=tasks, at_once=request.at_once)
 
 
-def _following(wanted: Wanted, what: str) -> JobSpec:
-    name = f"{wanted.name}-{what}"
-    if wanted.kind != "crossval":
-        return _step(wanted, what, name)
+def _following(request: Wanted, what: str) -> JobSpec:
+    name = f"{request.name}-{what}"
+    if request.kind != "crossval":
+        return _step(request, what, name)
     # All folds are finished by then: the command pools them and writes the report.
     return replace(
-        wanted.job,
+        request.job,
         name=name,
         kind="report",
-        tasks=((*wanted.program, *_pooling(wanted)),),
+        tasks=((*request.program, *_pooling(request)),),
         parallel=False,
-        resources=_given(wanted, "report", _one_process(wanted.job.resources)),
+        resources=_given(request, "report", _one_process(request.job.resources)),
     )
 
 
-def _pooling(wanted: Wanted) -> tuple[str, ...]:
+def _pooling(request: Wanted) -> tuple[str, ...]:
     """Return the arguments of the whole cross-validation, as `cingulum` takes them."""
-    return ("crossval", wanted.config, "--folds", str(wanted.folds), "--seeds", str(wanted.seeds))
+    return ("crossval", request.config, "--folds", str(request.folds), "--seeds", str(request.seeds))
 
 
-def _step(wanted: Wanted, kind: str, name: str) -> JobSpec:
+def _step(request: Wanted, kind: str, name: str) -> JobSpec:
     """Return a job that is not an array: train, evaluate or report."""
     if kind == "train":
-        words: tuple[str, ...] = ("train", wanted.config, "--resume")
-        return replace(wanted.job, name=name, kind=kind, tasks=((*wanted.program, *words),))
-    task = (*wanted.program, kind, _no_option(wanted.run))
+        words: tuple[str, ...] = ("train", request.config, "--resume")
+        return replace(request.job, name=name, kind=kind, tasks=((*request.program, *words),))
+    task = (*request.program, kind, _no_option(request.run))
     if kind == "report":
-        alone = _given(wanted, kind, _one_process(wanted.job.resources))
-        return replace(wanted.job, name=name, kind=kind, tasks=(task,), parallel=False, resources=alone)
+        alone = _given(request, kind, _one_process(request.job.resources))
+        return replace(request.job, name=name, kind=kind, tasks=(task,), parallel=False, resources=alone)
     # One host is enough to look at the test split.
-    resources = _given(wanted, kind, _one_host(wanted.job.resources))
-    return replace(wanted.job, name=name, kind=kind, tasks=(task,), resources=resources, shrink=False)
+    resources = _given(request, kind, _one_host(request.job.resources))
+    return replace(request.job, name=name, kind=kind, tasks=(task,), resources=resources, shrink=False)
 
 
-def _importing(wanted: Wanted) -> JobSpec:
+def _importing(request: Wanted) -> JobSpec:
     """Return an import job: one process with all cores of a host's ranks, which starts its own workers."""
-    words = ("import", *wanted.import_options, _no_option(wanted.source or ""), _no_option(wanted.shards))
-    ranks = wanted.job.resources
+    words = ("import", *request.import_options, _no_option(request.source or ""), _no_option(request.shards))
+    ranks = request.job.resources
     cores = ranks.ranks_per_node * ranks.cpus_per_rank
-    resources = _given(wanted, "import", replace(_one_process(ranks), cpus_per_rank=cores))
+    resources = _given(request, "import", replace(_one_process(ranks), cpus_per_rank=cores))
     workers = (
         ()
-        if any(word.split("=")[0] == "--workers" for word in wanted.import_options)
+        if any(word.split("=")[0] == "--workers" for word in request.import_options)
         else (f"--workers={resources.cpus_per_rank}",)
     )
     return replace(
-        wanted.job,
-        name=f"{wanted.name}-import",
+        request.job,
+        name=f"{request.name}-import",
         kind="import",
-        tasks=((*wanted.program, words[0], *workers, *words[1:]),),
+        tasks=((*request.program, words[0], *workers, *words[1:]),),
         parallel=False,
         resources=resources,
         shrink=False,
     )
 
 
-def _given(wanted: Wanted, kind: str, resources: Resources) -> Resources:
+def _given(request: Wanted, kind: str, resources: Resources) -> Resources:
     """Return these resources, derived from the main job, with what the site gives this kind of job."""
-    side = wanted.sides.get(kind)
-    if side is None or kind == wanted.kind:
+    side = request.sides.get(kind)
+    if side is None or kind == request.kind:
         return resources
     gpus = resources.gpus_per_node if side.gpus_per_node is None else side.gpus_per_node
     # Of ranks on GPUs there is one for each.
@@ -262,39 +262,39 @@ class Side:
     minutes: int | None
 
 
-def main(asked: Asked, site: Site, kind: str) -> Resources:
-    """Return those of the requested job: the request counts first, then the profile for its kind, then for
-    all.
+def main(requested: Asked, site: Site, kind: str) -> Resources:
+    """Return the resources of the main job: the request counts first, then the profile for its kind, then
+    the profile for all kinds.
 
     Raises:
         JobError: impossible numbers.
     """
     here = site.of(kind)
-    gpus = _first(asked.gpus_per_node, here.gpus_per_node, 0)
+    gpus = _first(requested.gpus_per_node, here.gpus_per_node, 0)
     return Resources(
-        nodes=asked.nodes,
-        least_nodes=asked.least_nodes,
-        ranks_per_node=asked.ranks_per_node or gpus or 1,
+        nodes=requested.nodes,
+        least_nodes=requested.least_nodes,
+        ranks_per_node=requested.ranks_per_node or gpus or 1,
         gpus_per_node=gpus,
-        cpus_per_rank=_first(asked.cpus_per_rank, here.cpus_per_rank, 1),
-        memory_mib=asked.memory_mib or here.memory_mib,
-        minutes=asked.minutes,
+        cpus_per_rank=_first(requested.cpus_per_rank, here.cpus_per_rank, 1),
+        memory_mib=requested.memory_mib or here.memory_mib,
+        minutes=requested.minutes,
     )
 
 
-def side(asked: Asked, site: Site, kind: str) -> Side:
-    """Return those of a job before or after it: the profile for its kind counts first, also before the
-    request.
+def side(requested: Asked, site: Site, kind: str) -> Side:
+    """Return the resources of a job before or after the main one: the profile for its kind counts first,
+    also before the request.
 
     `--time 36h` is for the training; where the profile gives imports four hours, they are to have four.
     """
     own = site.kinds.get(kind)  # type: ignore[call-overload]
-    said = own.model_fields_set if own is not None else frozenset()
+    keys = own.model_fields_set if own is not None else frozenset()
     return Side(
-        cpus_per_rank=own.cpus_per_rank if "cpus_per_rank" in said else None,
-        gpus_per_node=own.gpus_per_node if "gpus_per_node" in said else None,
-        memory_mib=own.memory_mib if "memory" in said else asked.memory_mib or site.memory_mib,
-        minutes=own.minutes if "minutes" in said else asked.minutes,
+        cpus_per_rank=own.cpus_per_rank if "cpus_per_rank" in keys else None,
+        gpus_per_node=own.gpus_per_node if "gpus_per_node" in keys else None,
+        memory_mib=own.memory_mib if "memory" in keys else requested.memory_mib or site.memory_mib,
+        minutes=own.minutes if "minutes" in keys else requested.minutes,
     )
 
 

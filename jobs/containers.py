@@ -176,8 +176,8 @@ def check_mpi(mpirun: str, program: str, image: str) -> None:
     """
     host = open_mpi_version(mpirun, _ask([mpirun, "--version"]))
     # As a rank would: what the host's settings do to it is part of the question.
-    said = _ask([program, "exec", "--no-eval", "--no-home", image, "mpirun", "--version"])
-    inside = open_mpi_version(f"mpirun of {image}", said)
+    answer = _ask([program, "exec", "--no-eval", "--no-home", image, "mpirun", "--version"])
+    inside = open_mpi_version(f"mpirun of {image}", answer)
     if host[:2] != inside[:2]:
         raise LauncherError(
             f"Open MPI is {_dotted(host)} on the host ({mpirun}) and {_dotted(inside)} in {image}: ranks "
@@ -190,11 +190,11 @@ def check_mpi(mpirun: str, program: str, image: str) -> None:
         ranks += ["--allow-run-as-root"]
     cure = f"Build the image with the host's very version: --build-arg OPENMPI={_dotted(host)}"
     ranks += [program, "exec", "--no-eval", "--no-home", image, "python", "-c", _HANDSHAKE]
-    said = ask(ranks, seconds=ANSWER_S, doing=f"two ranks of {image}", cure=cure)
-    if said.split().count("world") != 2 or set(re.findall(r"world (\d+)", said)) != {"2"}:
+    output = ask(ranks, seconds=ANSWER_S, doing=f"two ranks of {image}", cure=cure)
+    if output.split().count("world") != 2 or set(re.findall(r"world (\d+)", output)) != {"2"}:
         raise LauncherError(
             f"Two ranks of {image}, started by {mpirun} ({_dotted(host)}), did not find each other; "
-            f"output: {said.strip()[-300:]!r}",
+            f"output: {output.strip()[-300:]!r}",
             cure=f"Host and image speak different PMIx. {cure}",
         )
 

@@ -24,13 +24,13 @@ def home() -> Path:
     try:
         if not folder.is_dir():
             folder.mkdir(parents=True, mode=0o700, exist_ok=True)
-        found = folder.stat()
+        status = folder.stat()
     except OSError as error:
         raise JobError(
             f"The folder for jobs, {folder}, cannot be used: {error.strerror or error}.",
             cure="Set CINGULUM_HOME to a folder that you may write to and that all hosts of a job see.",
         ) from error
-    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise JobError(
             f"The folder for jobs, {folder}, is not yours alone: others could change what your jobs run.",
             cure="Run `chmod go-w` on it, or set CINGULUM_HOME to a folder of your own.",

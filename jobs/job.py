@@ -156,13 +156,13 @@ def split_label(text: str) -> tuple[str, int | None]:
     Raises:
         JobError: not a label.
     """
-    found = re.fullmatch(r"([0-9]{1,18}|[a-z]{1,20}-[0-9]{1,18})(?:_([0-9]{1,9}))?", text.strip(), re.ASCII)
-    if found is None:
+    match = re.fullmatch(r"([0-9]{1,18}|[a-z]{1,20}-[0-9]{1,18})(?:_([0-9]{1,9}))?", text.strip(), re.ASCII)
+    if match is None:
         raise JobError(
             f"{text!r} is not the id of a job.",
             cure="An id is 4711, 4711_3 or mpirun-7; `cingulum jobs` lists them.",
         )
-    return found[1], None if found[2] is None else int(found[2])
+    return match[1], None if match[2] is None else int(match[2])
 
 
 def overall(tasks: Sequence[TaskState]) -> str:

@@ -49,7 +49,7 @@ def check(mpirun: str) -> None:
         LauncherError: it is that of another MPI.
     """
     try:
-        asked = subprocess.run(
+        answer = subprocess.run(
             [mpirun, "--version"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -60,16 +60,16 @@ def check(mpirun: str) -> None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return
-    refuse_other(mpirun, asked.stdout)
+    refuse_other(mpirun, answer.stdout)
 
 
-def refuse_other(mpirun: str, said: str) -> None:
+def refuse_other(mpirun: str, output: str) -> None:
     """Refuse the mpirun of an MPI that its version text identifies as another.
 
     Raises:
         LauncherError: it is one.
     """
-    whose = launching.whose(said)
+    whose = launching.whose(output)
     if whose is not None:
         raise LauncherError(
             f"{mpirun} belongs to {whose}. Horovod is built with Open MPI here: ranks that another MPI "
@@ -101,10 +101,10 @@ def settings(site: Site, *, gpus: bool) -> list[EnvironmentSetting]:
         site: says which fabric and which interfaces.
         gpus: whether the job has GPUs, so that NCCL moves the data.
     """
-    found: list[EnvironmentSetting] = []
+    variables: list[EnvironmentSetting] = []
 
     def add(name: str, value: str, reason: str) -> None:
-        found.append(EnvironmentSetting(name, value, reason))
+        variables.append(EnvironmentSetting(name, value, reason))
 
     if site.interfaces:
         names = ",".join(site.interfaces)
@@ -134,4 +134,4 @@ def settings(site: Site, *, gpus: bool) -> list[EnvironmentSetting]:
         if site.fabric == "infiniband" and site.infiniband_devices:
             devices = "=" + ",".join(site.infiniband_devices)
             add("NCCL_IB_HCA", devices, "The same ports for NCCL; = : these names exactly.")
-    return found
+    return variables

@@ -16,7 +16,7 @@ def ask(
     *,
     seconds: float,
     doing: str = "",
-    given: str = "",
+    stdin: str = "",
     environment: Mapping[str, str] | None = None,
     cure: str | None = None,
 ) -> str:
@@ -26,7 +26,7 @@ def ask(
         argv: program and arguments.
         seconds: after which it is asked to end (SIGTERM), and is killed `GRACE_S` later.
         doing: what this is for, as the error says it: "making the switch".
-        given: its standard input.
+        stdin: its standard input.
         environment: all of its environment; default: ours.
         cure: what the error advises.
 
@@ -43,7 +43,7 @@ def ask(
         raise LauncherError(f"{name} cannot be run here ({error.strerror}).", cure=cure) from None
     with process:
         try:
-            out, err = process.communicate(given, timeout=seconds)
+            out, err = process.communicate(stdin, timeout=seconds)
         except subprocess.TimeoutExpired:
             _end(process)
             raise LauncherError(f"{name} did not end within {seconds:g} s.", cure=cure) from None

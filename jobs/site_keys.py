@@ -113,13 +113,13 @@ def refuse_options(options: Sequence[str], *, of_srun: bool = False) -> None:
     Raises:
         ValueError: one is not `--name` or `--name=value`, or competes with what the script or a key says.
     """
-    known = _OF_SRUN if of_srun else _OF_SBATCH
+    reserved = _OF_SRUN if of_srun else _OF_SBATCH
     for option in options:
         if not _OPTION.fullmatch(option):
             raise ValueError(f"{option!r} is not --name or --name=value without blanks and quotes")
         name = option[2:].split("=")[0]
         # Slurm takes the beginning of a name for the whole.
-        whole = next((one for one in (name, *known) if one in known and one.startswith(name)), None)
+        whole = next((one for one in (name, *reserved) if one in reserved and one.startswith(name)), None)
         if whole is not None:
             meant = f"--{name}" if whole == name else f"--{name} (--{whole})"
-            raise ValueError(f"{meant} {known[whole]}")
+            raise ValueError(f"{meant} {reserved[whole]}")

@@ -153,19 +153,19 @@ def load(name_or_path: str | None = None) -> Site:
     Raises:
         JobError: there is none, it cannot be read, or it holds unknown keys or impossible values.
     """
-    known = dict(listed())
+    profiles = dict(listed())
     if name_or_path is None:
-        return _read(known["default"]) if "default" in known else HERE
+        return _read(profiles["default"]) if "default" in profiles else HERE
     if "/" in name_or_path or name_or_path.endswith((".yaml", ".yml")):
         return _read(Path(name_or_path))
-    if name_or_path not in known:
-        close = difflib.get_close_matches(name_or_path, known, n=1, cutoff=0.5)
+    if name_or_path not in profiles:
+        close = difflib.get_close_matches(name_or_path, profiles, n=1, cutoff=0.5)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise JobError(
             f"There is no site profile {name_or_path!r}.{hint}",
-            cure=f"There are: {', '.join(known)}. Write your own as {folder() / 'NAME.yaml'}.",
+            cure=f"There are: {', '.join(profiles)}. Write your own as {folder() / 'NAME.yaml'}.",
         )
-    return _read(known[name_or_path])
+    return _read(profiles[name_or_path])
 
 
 def listed() -> Iterator[tuple[str, Path]]:

@@ -132,15 +132,15 @@ class JobSpec:
             JobError: not such a text.
         """
         try:
-            found: dict[str, Any] = json.loads(text)
+            stored: dict[str, Any] = json.loads(text)
             return cls(
                 **{
-                    **found,
-                    "tasks": tuple(tuple(task) for task in found["tasks"]),
-                    "resources": Resources(**found["resources"]),
-                    "after": tuple(found["after"]),
-                    "binds": tuple(found["binds"]),
-                    "readonly": tuple(found.get("readonly", ())),
+                    **stored,
+                    "tasks": tuple(tuple(task) for task in stored["tasks"]),
+                    "resources": Resources(**stored["resources"]),
+                    "after": tuple(stored["after"]),
+                    "binds": tuple(stored["binds"]),
+                    "readonly": tuple(stored.get("readonly", ())),
                 }
             )
         except (ValueError, TypeError, KeyError) as error:

@@ -47,26 +47,26 @@ def settle(
     auto = config.train.strategy
     if not isinstance(auto, AutoConfig):
         raise TypeError(f"{auto.name} was not asked to choose")
-    known = choice.recorded(world.broadcast_object(folder.read_plan() if world.is_main else None))
-    asked = {"among": list(auto.among), "profile": auto.profile and str(auto.profile)}
+    decision = choice.recorded(world.broadcast_object(folder.read_plan() if world.is_main else None))
+    request = {"among": list(auto.among), "profile": auto.profile and str(auto.profile)}
     batch = (config.train.global_batch, config.train.accumulation)
     hosts = tuple(world.hosts)
     profile = None
-    if known is None or (known.asked, known.hosts, known.batch) != (asked, hosts, batch):
+    if decision is None or (decision.asked, decision.hosts, decision.batch) != (request, hosts, batch):
         profile, tried = _tried(config, auto, world, beat)
-        known = choice.first(asked, hosts, batch, tried)
-        if known is None:
+        decision = choice.first(request, hosts, batch, tried)
+        if decision is None:
             raise Agreed(_none(world.size, tried))
     # Keras numbers the names that it gives, and ranks reduce gradients by name: what was built so far, to
     # plan or to train before another choice, was not the same on all ranks.
     keras.utils.clear_session()
-    reporter.note(known.told())
-    section = strategies.section(known.now.section)
+    reporter.note(decision.told())
+    section = strategies.section(decision.now.section)
     train = config.train.model_copy(update={"strategy": section})
     strategy = registry.of(config.model_copy(update={"train": train}))
     if section.divides_network:
         cast(PlacedStrategy, strategy).profile = profile
-    return strategy, Watch(known, auto.reconsider_after)
+    return strategy, Watch(decision, auto.reconsider_after)
 
 
 def _tried(
@@ -89,21 +89,21 @@ def _tried(
     if profile is None:
         raise TypeError("nothing was measured")
     free = costs_of_run.memory_bytes(world, world.size)
-    asked = agree(world, lambda: DivisionRequest.of(config, model, world.size, profile))
+    request = agree(world, lambda: DivisionRequest.of(config, model, world.size, profile))
     sections = choice.sections(
         auto,
         world.size,
         config.train.global_batch // config.train.accumulation,
-        normalised=any(one.kind == "batch_norm" for one in asked.network.operations),
-        speeds=_speeds(asked.network, profile, world.size),
+        normalised=any(one.kind == "batch_norm" for one in request.network.operations),
+        speeds=_speeds(request.network, profile, world.size),
     )
 
     def plan() -> list[Candidate]:
-        found = []
+        candidates = []
         for section in sections[world.rank :: world.size]:
             beat(f"planning {choice.label(section)}")
-            found.append(_candidate(asked, section, free))
-        return found
+            candidates.append(_candidate(request, section, free))
+        return candidates
 
     mine = agree(world, plan)
     beat("waiting for what other ranks planned", collective=True)
@@ -115,20 +115,20 @@ def _tried(
     return profile, tried
 
 
-def _candidate(asked: DivisionRequest, section: StrategySection, free: list[float]) -> Candidate:
+def _candidate(request: DivisionRequest, section: StrategySection, free: list[float]) -> Candidate:
     name = choice.label(section)
-    given = section.model_dump(mode="json", exclude_defaults=True) | {"name": section.name}
+    settings = section.model_dump(mode="json", exclude_defaults=True) | {"name": section.name}
     try:
-        found = plans.outlook(asked, section, planners_too=False)
+        outlook = plans.outlook(request, section, planners_too=False)
     except InputError as error:
-        return Candidate(label=name, section=given, refused=error.message)
-    needed = [rank.total for rank in found.memory]
+        return Candidate(label=name, section=settings, refused=error.message)
+    needed = [rank.total for rank in outlook.memory]
     return Candidate(
         label=name,
-        section=given,
-        step_s=found.cost and found.cost.step_s,
+        section=settings,
+        step_s=outlook.cost and outlook.cost.step_s,
         memory_bytes=max(needed),
-        idle=sum(not one for one in found.flops),
+        idle=sum(not one for one in outlook.flops),
         fits=all(need <= left for need, left in zip(needed, free, strict=True)),
     )
 

@@ -105,12 +105,12 @@ def _rates(folder: RunFolder, config: RunConfig, optimizer: keras.Optimizer, wor
     rule = schedule.schedule_of(optimizer)
     if fields is None or rule is None or not fields["step"]:
         return {}
-    cursor, told = restoring.lengthened(checkpoint.cursor_from(fields), config, optimizer)
+    cursor, lengthening = restoring.lengthened(checkpoint.cursor_from(fields), config, optimizer)
     return {
         "resumes_after_step": cursor.step,
         "rate_before": rule.at(cursor.step - 1),
         "rate_after": rule.at(cursor.step),
-        **({"lengthened": told} if told else {}),
+        **({"lengthened": lengthening} if lengthening else {}),
     }
 
 

@@ -162,12 +162,12 @@ def no_space(error: OSError, needed: int | None = None) -> str:
         needed: bytes, where `error` does not tell them.
     """
     needed = getattr(error, "needed", None) or needed
-    wanted = None if needed is None else f"{byte_sizes.as_text(needed)} are needed"
+    requirement = None if needed is None else f"{byte_sizes.as_text(needed)} are needed"
     free = free_bytes(error)
     if free is None:
-        return "; ".join(filter(None, (error.strerror or str(error), wanted)))
+        return "; ".join(filter(None, (error.strerror or str(error), requirement)))
     left = f"{byte_sizes.as_text(free)} are free"
-    return f"no space is left on its disk: {', '.join(filter(None, (wanted, left)))}"
+    return f"no space is left on its disk: {', '.join(filter(None, (requirement, left)))}"
 
 
 def free_bytes(error: OSError) -> int | None:

@@ -35,7 +35,7 @@ def init(
     where TensorFlow was imported before, and computes without oneDNN though the processor gains by it.
 
     Raises:
-        ConfigError: too few processes for so many servers.
+        ConfigError: too few processes for `servers` servers.
         WorldError: the launch does not form one world, or TensorFlow has started with other threads.
     """
     global _watching

@@ -66,13 +66,13 @@ def start(model: keras.Model, path: Path) -> str:
         RunError: there is no such run or file, or no layer fits.
     """
     source = _source(path)
-    known = {layer.name: layer.get_weights() for layer in source.layers}
+    stored = {layer.name: layer.get_weights() for layer in source.layers}
     taken, left = [], []
     for layer in model.layers:
         mine = layer.get_weights()
         if not mine:
             continue
-        theirs = known.get(layer.name, [])
+        theirs = stored.get(layer.name, [])
         if [w.shape for w in theirs] == [w.shape for w in mine]:
             layer.set_weights(theirs)
             taken.append(layer.name)

@@ -44,14 +44,16 @@ def placement(
     """
     alone = dataclasses.replace(job, strategy={"name": "data"})
     part = dataclasses.replace(alone, depth=-(-job.size // ranks))
-    one = dict(job.strategy)
-    one.pop("parts", None)
-    one.pop("shares", None)
+    strategy = dict(job.strategy)
+    strategy.pop("parts", None)
+    strategy.pop("shares", None)
     kinds: dict[str, list[Process]] = {
         "divided": [workers.ranks(job, "divided", ranks)],
         "parts": [workers.process(part, "parts", f"part {number}") for number in range(ranks)],
         "alone": [workers.process(alone, "one rank", "one rank")],
-        "divided_by_one": [workers.process(dataclasses.replace(job, strategy=one), "one rank", "itself")],
+        "divided_by_one": [
+            workers.process(dataclasses.replace(job, strategy=strategy), "one rank", "itself")
+        ],
     }
     seconds: dict[str, list[float]] = {name: [] for name in kinds}
     with contextlib.ExitStack() as stack:

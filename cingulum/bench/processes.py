@@ -69,14 +69,14 @@ class Running:
             raise
         return self
 
-    def _start(self, one: Process) -> None:
-        self._stderr[one] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  closed by `_end`
-        process = self._started[one] = subprocess.Popen(
-            processes.dying_with_us(one.argv),
-            env={**os.environ, **one.environment},
+    def _start(self, spec: Process) -> None:
+        self._stderr[spec] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  closed by `_end`
+        process = self._started[spec] = subprocess.Popen(
+            processes.dying_with_us(spec.argv),
+            env={**os.environ, **spec.environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._stderr[one],
+            stderr=self._stderr[spec],
             text=True,
             errors="replace",
             start_new_session=True,  # Ctrl-C is ours to answer
@@ -85,9 +85,9 @@ class Running:
         def read() -> None:
             try:
                 for line in process.stdout or ():
-                    self._lines.put((one, line))
+                    self._lines.put((spec, line))
             finally:
-                self._lines.put((one, ""))
+                self._lines.put((spec, ""))
 
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
@@ -112,27 +112,27 @@ class Running:
         Raises:
             WorldError: one of all processes ended without saying it, or the time passed.
         """
-        said: dict[Process, str] = {}
+        answers: dict[Process, str] = {}
         deadline = None if seconds is None else time.monotonic() + seconds
-        while len(said) < len(of):
+        while len(answers) < len(of):
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
-                one, line = self._lines.get(timeout=left)
+                process, line = self._lines.get(timeout=left)
             except queue.Empty:
-                late = [one for one in of if one not in said]
-                names = ", ".join(one.name for one in late)
+                late = [process for process in of if process not in answers]
+                names = ", ".join(process.name for process in late)
                 raise WorldError(
                     f"{of[0].group}: no {word!r} from {names} within {seconds:.0f} s.\n"
-                    + "\n".join(f"{one.name}: {self._last_words(one)}" for one in late)
+                    + "\n".join(f"{process.name}: {self._last_words(process)}" for process in late)
                 ) from None
             if not line:
                 # It may end before others have said theirs.
-                if one in said and self._exit_code(one) == 0:
+                if process in answers and self._exit_code(process) == 0:
                     continue
-                raise WorldError(self._failure(one))
+                raise WorldError(self._failure(process))
             if line.startswith(word):
-                said[one] = line.removeprefix(word)
-        return said
+                answers[process] = line.removeprefix(word)
+        return answers
 
     def wait(self, seconds: float) -> None:
         """Wait until all processes have ended by themselves.
@@ -141,13 +141,13 @@ class Running:
             WorldError: one of them failed, or the time passed.
         """
         deadline = time.monotonic() + seconds
-        for one, process in self._started.items():
+        for spec, process in self._started.items():
             try:
                 code = process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                raise WorldError(f"{one.group}: {one.name} did not end within {seconds:.0f} s.") from None
+                raise WorldError(f"{spec.group}: {spec.name} did not end within {seconds:.0f} s.") from None
             if code:
-                raise WorldError(self._failure(one))
+                raise WorldError(self._failure(spec))
 
     def _exit_code(self, one: Process) -> int | None:
         """Return the exit code of a process that has closed its output; None: it does not end."""

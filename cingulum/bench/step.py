@@ -199,7 +199,7 @@ def _overhead(ours_s: Sequence[float], keras_s: Sequence[float]) -> dict[str, fl
 def ring(
     job: StepJob, *, ranks: int, repeats: int, progress: Progress, hosts: Mapping[str, int] | None = None
 ) -> dict[str, Any]:
-    """Step time of each way to reduce, in seconds, with the time of as many independent copies beside it.
+    """Measure the step time of each way to reduce, in seconds, and that of as many independent copies.
 
     Args:
         job: what to time.
@@ -212,7 +212,7 @@ def ring(
     for name, options, environment in REDUCTIONS:
         ringed = dataclasses.replace(job, ring=options)
         kinds.append((name, [workers.ranks(ringed, "cingulum", ranks, environment, hosts)]))
-    found: dict[str, list[float]] = {name: [] for name, _ in kinds}
+    step_times: dict[str, list[float]] = {name: [] for name, _ in kinds}
     for repeat in range(repeats):
         for name, processes in kinds:
             progress(f"repeat {repeat + 1} of {repeats}: {name}")
@@ -220,9 +220,9 @@ def ring(
             with Contestant(name, processes, stands_still=False) as contestant:
                 contestant.warm_up()
                 everyones = [seconds for launch in contestant.block() for seconds in launch]
-            found[name].append(statistics.mean(map(statistics.median, everyones)))
+            step_times[name].append(statistics.mean(map(statistics.median, everyones)))
     return {
-        "step_s": {name: spread("median", times) for name, times in found.items()},
+        "step_s": {name: spread("median", times) for name, times in step_times.items()},
         "ranks": ranks,
         "repeats": repeats,
         "job": dataclasses.asdict(job),

@@ -81,21 +81,21 @@ def advise(
     from trainer.forecast.subject import Scenario
 
     asked = Scenario(settings, hosts, strategy, batch_per_rank, group, measured, profiled_on)
-    found = advising.advise(
+    advice = advising.advise(
         asked, most=most, ranks=ranks, epochs=epochs, against=against, within_s=within, show=tell
     )
     if as_json:
         import json
 
-        typer.echo(json.dumps(advising.tree(found), indent=2))
+        typer.echo(json.dumps(advising.tree(advice), indent=2))
         return
     from cingulum.cli.advise_display import show
 
-    show(found, hosts)
+    show(advice, hosts)
 
 
 def _epochs(reach: str | None, run: Path | None) -> int | None:
-    """Epochs that a run took to reach a value of a metric; None: that was not asked for.
+    """Return the epochs that a run took to reach a value of a metric; None: that was not asked for.
 
     Raises:
         InputError: half of it was asked for, or the run does not tell.
@@ -106,14 +106,14 @@ def _epochs(reach: str | None, run: Path | None) -> int | None:
         return None
     metric, _, value = (reach or "").partition("=")
     try:
-        wanted = float(value)
+        target = float(value)
     except ValueError:
-        wanted = None
-    if run is None or wanted is None:
+        target = None
+    if run is None or target is None:
         raise InputError(
             "--reach and --run go together.", cure="For example: --reach val_auc=0.9 --run runs/before"
         )
     from trainer.run_folder.record import RunFolder
     from trainer.telemetry import earlier_runs
 
-    return earlier_runs.epochs_to(RunFolder.open(run), metric, wanted)
+    return earlier_runs.epochs_to(RunFolder.open(run), metric, target)

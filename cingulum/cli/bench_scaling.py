@@ -271,18 +271,18 @@ def _outcome(study: Study, results: StudyResults, target_auc: float | None) -> s
     from trainer.bench.scaling.summary import curves, failures, trainings
 
     lines = merged([study])
-    said = []
+    report = []
     for curve in curves(lines, results.rows):
         first = curve.line.first
-        said.append(f"{first.model}, {first.scaling} scaling, {curve.line.strategy}, {curve.line.place}")
+        report.append(f"{first.model}, {first.scaling} scaling, {curve.line.strategy}, {curve.line.place}")
         for point in curve.points:
             share = "" if point.efficiency is None else f"{point.efficiency:8.1%}"
-            said.append(f"  {point.ranks:3d} ranks {point.samples_per_second:10.2f} samples/s {share}")
+            report.append(f"  {point.ranks:3d} ranks {point.samples_per_second:10.2f} samples/s {share}")
     if target_auc is not None:
-        said += [_reached(training, target_auc) for training in trainings(lines, results.rows)]
+        report += [_reached(training, target_auc) for training in trainings(lines, results.rows)]
     if failed := failures(lines, results.rows):
-        said.append(f"{len(failed)} cells failed; --retry-failed measures them again")
-    return "\n".join([*said, str(results.folder / PAGE)])
+        report.append(f"{len(failed)} cells failed; --retry-failed measures them again")
+    return "\n".join([*report, str(results.folder / PAGE)])
 
 
 def _reached(training: TrainingCurve, target_auc: float) -> str:

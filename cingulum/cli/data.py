@@ -138,19 +138,19 @@ def leaks(
 
     shard_set = ShardSet.open(shards)
     with Counting("comparing", "volumes") as counting:
-        found = duplicates(shard_set, progress=counting.show)
+        pairs = duplicates(shard_set, progress=counting.show)
     if as_json:
-        listed = [leak.to_json() for leak in found]
-        typer.echo(json.dumps({"path": str(shards), "ok": not found, "leaks": listed}, indent=1))
+        listed = [leak.to_json() for leak in pairs]
+        typer.echo(json.dumps({"path": str(shards), "ok": not pairs, "leaks": listed}, indent=1))
     else:
-        for leak in found:
+        for leak in pairs:
             typer.echo(str(leak))
-        if found:
+        if pairs:
             cure = "Remove one of each pair, or give both the same subject name, and import again."
             typer.echo(cure, err=True)
         else:
             typer.echo(f"{shards}: no image is there under two names")
-    return 2 if found else 0
+    return 2 if pairs else 0
 
 
 def scratch(
@@ -175,7 +175,7 @@ def scratch(
     from trainer.data.loading.node_scratch import ScratchFolder
 
     place = ScratchFolder.find(folder)
-    found = place.contents(clean=clean)
+    contents = place.contents(clean=clean)
     if as_json:
         copies = [
             {
@@ -185,15 +185,15 @@ def scratch(
                 "in_use": copy.in_use,
                 "removed": copy.removed,
             }
-            for copy in found
+            for copy in contents
         ]
         typer.echo(json.dumps({"path": str(place.ours), "copies": copies}, indent=1))
         return 0
-    for copy in found:
+    for copy in contents:
         state = "removed" if copy.removed else "in use" if copy.in_use else "not in use"
         what = "" if copy.whole else "  half made"
         typer.echo(f"{copy.path.name}  {byte_sizes.as_text(copy.nbytes):>10}  {state}{what}")
-    if not found:
+    if not contents:
         typer.echo(f"{place.ours}: no copies (the place is {place.chosen_by})")
     return 0
 

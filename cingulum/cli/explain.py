@@ -125,13 +125,13 @@ def _shared(subjects: int, folds: int) -> list[int]:
     return [max(1, subjects // folds + (fold < subjects % folds)) for fold in range(folds)]
 
 
-def _show_regions(found: dict[str, Any] | None) -> None:
+def _show_regions(regions: dict[str, Any] | None) -> None:
     from trainer.metrics.subjects import TOO_FEW
 
-    if found is None or not found["pooled"]["n"]:
+    if regions is None or not regions["pooled"]["n"]:
         return
-    pooled = found["pooled"]
-    typer.echo(f"share of the map where the disease moved more than {found['changed_mm']} mm:")
+    pooled = regions["pooled"]
+    typer.echo(f"share of the map where the disease moved more than {regions['changed_mm']} mm:")
     for name, key in (
         ("this network", "trained"),
         ("randomised network", "randomised"),
@@ -189,32 +189,32 @@ def baseline(
     shard_set = ShardSet.open(shards)
     with Counting("reading", "volumes") as counting:
         if target is None:
-            found = scores.of_classes(shard_set, names, folds, seed, counting.show)
+            reference = scores.of_classes(shard_set, names, folds, seed, counting.show)
         else:
-            found = scores.of_numbers(shard_set, target.value, folds, seed, counting.show)
+            reference = scores.of_numbers(shard_set, target.value, folds, seed, counting.show)
     if as_json:
-        typer.echo(json.dumps(found, indent=1))
+        typer.echo(json.dumps(reference, indent=1))
     else:
-        _show(found)
+        _show(reference)
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show(reference: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    classes = found["task"] == "classification"
+    classes = reference["task"] == "classification"
     console = Console(highlight=False, markup=False)
-    what = " vs ".join(found["classes"]) if classes else found["target"]
-    scans = f"{found['volumes']} scans of {found['subjects']} subjects"
-    console.print(f"{what}: {scans}, {found['folds']} folds, seed {found['seed']}")
+    what = " vs ".join(reference["classes"]) if classes else reference["target"]
+    scans = f"{reference['volumes']} scans of {reference['subjects']} subjects"
+    console.print(f"{what}: {scans}, {reference['folds']} folds, seed {reference['seed']}")
     shown = ("auc", "balanced_accuracy") if classes else ("mae", "r2")
     titles = {"auc": "AUC", "balanced_accuracy": "balanced accuracy", "mae": "mean error", "r2": "R²"}
     table = Table("features", "columns", *(titles[name] for name in shown), box=None, pad_edge=False)
-    table.add_row("chance", "", *(_figure(found["chance"], name, interval=False) for name in shown))
-    for name, group in found["groups"].items():
+    table.add_row("chance", "", *(_figure(reference["chance"], name, interval=False) for name in shown))
+    for name, group in reference["groups"].items():
         table.add_row(name, str(len(group["features"])), *(_figure(group, figure) for figure in shown))
     console.print(table)
-    for name, reason in found["left_out"].items():
+    for name, reason in reference["left_out"].items():
         console.print(f"without {name}: {reason}")
     console.print("In parentheses: 95 % intervals, by subject.")
 

@@ -225,10 +225,10 @@ def _with_progress(request: ImportRequest) -> ImportResult:
         "The import was asked to stop.", cure="Run the same command again: it goes on where it stopped."
     )
     with ended_by_signals(stopped), Counting("checking" if request.dry_run else "importing", "images") as bar:
-        found, cohort = Findings(), list[Finding]()
+        findings, cohort = Findings(), list[Finding]()
 
         def show(news: News) -> None:
-            found.add(news.source, news.findings)
+            findings.add(news.source, news.findings)
             bar.show(news.done, news.total)
 
         # Bad images are named by the error, and by what a dry run prints.
@@ -241,7 +241,7 @@ def _with_progress(request: ImportRequest) -> ImportResult:
         finally:
             for finding in cohort:
                 bar.note(f"{finding.severity}: {finding.message} {finding.cure}", _COLOURS[finding.severity])
-            for severity, line in found.lines(*severities):
+            for severity, line in findings.lines(*severities):
                 bar.note(line, _COLOURS[severity])
 
 
@@ -327,13 +327,13 @@ class Findings:
         """Return (severity, line): the count and the first three names; the message is that of the first
         image.
         """
-        for (severity, code), found in self._kinds.items():
+        for (severity, code), images in self._kinds.items():
             if severity not in severities:
                 continue
-            source, message = found[0]
-            if len(found) == 1:
+            source, message = images[0]
+            if len(images) == 1:
                 yield severity, f"{severity}: {source}: {message}"
             else:
-                names = first_three(name for name, _ in found)
-                alike = "" if len({said for _, said in found}) == 1 else "the first "
-                yield severity, f"{severity}: {code}, {len(found)} images ({names}): {alike}{message}"
+                names = first_three(name for name, _ in images)
+                alike = "" if len({said for _, said in images}) == 1 else "the first "
+                yield severity, f"{severity}: {code}, {len(images)} images ({names}): {alike}{message}"

@@ -79,30 +79,30 @@ def predict(
         resuming.open_finished(member.path, note=tell)
     people = People.read(covariates) if covariates is not None else None
     predictor = Predictor.build(runs, people=people, window=window, overlap=overlap, batch=batch)
-    wanted = requests(images, runs.first.recipe.contrasts)
+    inputs = requests(images, runs.first.recipe.contrasts)
     maps = {}
     if runs.first.task == "segmentation":
-        maps = {name: _folder_of_maps(run, out) / p for name, p in file_names(wanted, "_dseg.nii.gz").items()}
+        maps = {name: _folder_of_maps(run, out) / p for name, p in file_names(inputs, "_dseg.nii.gz").items()}
     results = Results(predictor.columns(), _made_by(predictor), table)
     if resume:
         results.resume()
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    missing = [request for request in wanted if request.name not in results]
+    missing = [request for request in inputs if request.name not in results]
     findings = Findings()
     with Counting("predicting", "images") as counting:
-        done = len(wanted) - len(missing)
-        counting.show(done, len(wanted))
+        done = len(inputs) - len(missing)
+        counting.show(done, len(inputs))
         try:
             for rows in predictor.rows(missing, maps, findings.add):
                 results.add(rows)
                 done += len(rows)
-                counting.show(done, len(wanted))
+                counting.show(done, len(inputs))
         finally:  # Ctrl-C, a full disk: what was found is kept
             results.write()
             for _, line in findings.lines("warning"):
                 counting.note(line, "yellow")
-    rows = [row for row in results.rows if row["image"] in {request.name for request in wanted}]
+    rows = [row for row in results.rows if row["image"] in {request.name for request in inputs}]
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
     elif table is None:
@@ -173,12 +173,12 @@ def _made_by(predictor: Predictor) -> dict[str, Any]:
 def _show(rows: list[dict[str, Any]]) -> None:
     wide = max(len(row["image"]) for row in rows)
     for row in rows:
-        said = "  ".join(
+        prediction = "  ".join(
             f"{value:<8}" if name == "predicted" else f"{name.removeprefix('p_')} {value:.3f}"
             for name, value in row.items()
             if value is not None and name not in ("image", "segmentation", "error")
         )
-        typer.echo(f"{row['image']:<{wide}}  {said or 'not predicted: ' + str(row['error'])}")
+        typer.echo(f"{row['image']:<{wide}}  {prediction or 'not predicted: ' + str(row['error'])}")
 
 
 def evaluate(
@@ -243,14 +243,14 @@ def _show_crossval(folder: Path, split: SplitName, *, as_json: bool) -> None:
     from trainer.errors import RunError, typed
     from trainer.run_folder import crossval_folder
 
-    found = crossval_folder.summary(folder)
+    summary = crossval_folder.summary(folder)
     if split is not SplitName.test:
         one = crossval_folder.runs(folder)[0]
         raise RunError(
             f"{folder}: a cross-validation is judged on subjects held out: the test split of each fold.",
             cure=f"For one fold: cingulum evaluate {typed(one)} --split {split.value}",
         )
-    typer.echo(json.dumps(found, indent=2) if as_json else readable(folder, found))
+    typer.echo(json.dumps(summary, indent=2) if as_json else readable(folder, summary))
 
 
 def lines_of(metrics: Mapping[str, Any]) -> Iterator[str]:
@@ -261,11 +261,11 @@ def lines_of(metrics: Mapping[str, Any]) -> Iterator[str]:
         if name.endswith("_interval"):
             continue
         name = "scans" if name == "n" else name
-        told = "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
+        figure = "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
         if value is not None and f"{name}_interval" in metrics:
             bounds = metrics[f"{name}_interval"]
-            told += f"  (95 % interval {bounds[0]:.4f} to {bounds[1]:.4f})" if bounds else f"  ({TOO_FEW})"
-        yield f"{name.replace('_', ' '):<18}  {told}"
+            figure += f"  (95 % interval {bounds[0]:.4f} to {bounds[1]:.4f})" if bounds else f"  ({TOO_FEW})"
+        yield f"{name.replace('_', ' '):<18}  {figure}"
 
 
 def export(
@@ -300,11 +300,11 @@ def export(
     from trainer import export as exports
 
     folder = out if out is not None else run / "export"
-    said = exports.export(run, formats or [], folder, licence, allow_code or ())
+    card = exports.export(run, formats or [], folder, licence, allow_code or ())
     if as_json:
-        typer.echo(json.dumps(said, indent=2))
+        typer.echo(json.dumps(card, indent=2))
         return
-    for about in said["formats"].values():
+    for about in card["formats"].values():
         typer.echo(
             f"{folder / about['file']}: the same outputs (largest difference {about['difference']:.1e})"
         )

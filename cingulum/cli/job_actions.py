@@ -151,11 +151,11 @@ def cancel(
     store = known.opened(tell)
     # All ids are looked up before the first job ends: a typo in the last one changes nothing.
     chosen = [known.current(store, identity, warn=tell) for identity in identities]
-    said = actions.cancel(store, chosen, who=f"{submitter.user()} (command line)")
+    jobs = actions.cancel(store, chosen, who=f"{submitter.user()} (command line)")
     if as_json:
-        typer.echo(json.dumps({"jobs": [describing.job(job) for job in said]}, indent=1))
+        typer.echo(json.dumps({"jobs": [describing.job(job) for job in jobs]}, indent=1))
         return
-    for (before, task), job in zip(chosen, said, strict=True):
+    for (before, task), job in zip(chosen, jobs, strict=True):
         name = actions.name(job, task)
         state = job.state if task is None else job.tasks[task].state
         if not actions.is_active(before, task):
@@ -227,10 +227,10 @@ def share(
         known.refuse_others(job)
         # Who has left a group may still take it off a job.
         names = names if stop else sharing.checked(names)
-        found = store.share(job, names, f"{submitter.user()} (command line)", stop=stop)
+        groups = store.share(job, names, f"{submitter.user()} (command line)", stop=stop)
     else:
-        found = store.shared_with(job)
+        groups = store.shared_with(job)
     if as_json:
-        typer.echo(json.dumps({"id": job.label, "groups": found}))
+        typer.echo(json.dumps({"id": job.label, "groups": groups}))
     else:
-        typer.echo(f"{job.label} is shared with {', '.join(found) if found else 'nobody'}")
+        typer.echo(f"{job.label} is shared with {', '.join(groups) if groups else 'nobody'}")

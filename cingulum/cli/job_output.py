@@ -43,8 +43,8 @@ def logs(
     store = known.opened(tell)
     if task is not None and "_" in identity:
         raise JobError(f"{identity} is a task, and --task {task} another.", cure="Leave out one of them.")
-    wanted = identity if task is None else f"{identity}_{task}"
-    job, chosen = known.current(store, wanted, warn=tell)
+    label = identity if task is None else f"{identity}_{task}"
+    job, chosen = known.current(store, label, warn=tell)
     paths = _paths(job, chosen)
     if as_json:
         typer.echo(json.dumps({name: str(path) for name, path in paths.items()}, indent=1))
@@ -55,7 +55,7 @@ def logs(
                 f"Job {job.label} has {len(paths)} tasks.",
                 cure=f"Name one: cingulum logs {job.label}_0 --follow",
             )
-        _follow(store, wanted, job, chosen, next(iter(paths.values())))
+        _follow(store, label, job, chosen, next(iter(paths.values())))
         return
     for name, path in paths.items():
         if len(paths) > 1:
@@ -83,7 +83,7 @@ def _follow(store: Store, identity: str, job: Job, chosen: int | None, path: Pat
     from jobs.requests import known
     from trainer.telling import tell
 
-    position, asked = 0, -ASK_S
+    position, last_ask = 0, -ASK_S
     ended = False
     warned: set[str] = set()
     unread = TransientErrors("the store of jobs could not be read", kinds=(StoreError, OSError))
@@ -92,14 +92,14 @@ def _follow(store: Store, identity: str, job: Job, chosen: int | None, path: Pat
         position = _copy(path, position)
         if ended:
             return
-        if time.monotonic() - asked >= ASK_S:
+        if time.monotonic() - last_ask >= ASK_S:
             with unread.survived():
                 job, chosen = known.current(store, identity, warned=warned, warn=tell)
             if waits:
                 typer.echo(f"{job_display.progress(job)}; no output yet", err=True)
                 waits = False
             ended = not any(_is_active(state.state) for state in job.tasks if chosen in (None, state.task))
-            asked = time.monotonic()
+            last_ask = time.monotonic()
             if not ended:
                 known.launcher_here(job)
             else:
@@ -155,15 +155,15 @@ def wait(
     from trainer.telling import tell
 
     store = known.opened(tell)
-    began, pause, said = time.monotonic(), FIRST_S, ""
+    began, pause, last_news = time.monotonic(), FIRST_S, ""
     warned: set[str] = set()
     unread = TransientErrors("the store of jobs could not be read", kinds=(StoreError, OSError))
     job, task = known.current(store, identity, warned=warned, warn=tell)
     while True:
         news = job_display.progress(job)
-        if news != said and not as_json:
+        if news != last_news and not as_json:
             typer.echo(news, file=sys.stderr)
-            said = news
+            last_news = news
         code = _ended(job, task)
         if code is None:
             known.launcher_here(job)

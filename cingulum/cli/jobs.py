@@ -86,12 +86,12 @@ def jobs(
         _watch(now)
         return
     known.refresh(store, warn=tell)
-    found = _chosen(store, all_of_them=all_of_them, shared=shared)
+    listing = _chosen(store, all_of_them=all_of_them, shared=shared)
     if as_json:
-        typer.echo(json.dumps({"jobs": [describing.job(job) for job in found]}, indent=1))
-    elif found:
+        typer.echo(json.dumps({"jobs": [describing.job(job) for job in listing]}, indent=1))
+    elif listing:
         out = job_display.console()
-        out.print(job_display.table(found, out.width))
+        out.print(job_display.table(listing, out.width))
     else:
         typer.echo("no jobs; `cingulum submit CONFIG` starts one", err=True)
 
@@ -120,12 +120,12 @@ def _of_service(
     if watch:
         _watch(lambda width: job_display.table_of_service(_listed(service, all_of_them, whose), width))
         return
-    found = _listed(service, all_of_them, whose)
+    listing = _listed(service, all_of_them, whose)
     if as_json:
-        typer.echo(json.dumps({"jobs": found}, indent=1))
-    elif found:
+        typer.echo(json.dumps({"jobs": listing}, indent=1))
+    elif listing:
         out = job_display.console()
-        out.print(job_display.table_of_service(found, out.width))
+        out.print(job_display.table_of_service(listing, out.width))
     else:
         typer.echo("no jobs", err=True)
 
@@ -136,14 +136,14 @@ def _listed(service: Service, all_of_them: bool, whose: str) -> list[dict[str, A
 
     if all_of_them:
         return list(service.jobs(whose=whose, sort="submitted"))
-    found = {job["key"]: job for job in service.jobs(whose=whose, state=ACTIVE)}
+    jobs_by_key = {job["key"]: job for job in service.jobs(whose=whose, state=ACTIVE)}
     since = time.time() - RECENT_S
     for job in service.jobs(whose=whose, sort="changed"):
         if datetime.fromisoformat(job["changed"]).timestamp() < since:
             break
-        found.setdefault(job["key"], job)
+        jobs_by_key.setdefault(job["key"], job)
     # A job's key ends with its number.
-    return sorted(found.values(), key=lambda job: int(job["key"].rpartition("-")[2]), reverse=True)
+    return sorted(jobs_by_key.values(), key=lambda job: int(job["key"].rpartition("-")[2]), reverse=True)
 
 
 def _watch(now: Callable[[int], Table]) -> None:
@@ -214,12 +214,13 @@ def show(
 
 
 def _resources(job: Job) -> str:
-    asked = job.spec.resources
+    resources = job.spec.resources
     parts = [
-        f"nodes {asked.nodes}, ranks per node {asked.ranks_per_node}, cores per rank {asked.cpus_per_rank}",
-        f"GPUs per node {asked.gpus_per_node}" if asked.gpus_per_node else "",
-        f"memory per node {asked.memory_mib} MiB" if asked.memory_mib else "",
-        f"{asked.minutes} min" if asked.minutes else "",
+        f"nodes {resources.nodes}, ranks per node {resources.ranks_per_node}, "
+        f"cores per rank {resources.cpus_per_rank}",
+        f"GPUs per node {resources.gpus_per_node}" if resources.gpus_per_node else "",
+        f"memory per node {resources.memory_mib} MiB" if resources.memory_mib else "",
+        f"{resources.minutes} min" if resources.minutes else "",
     ]
     return ", ".join(part for part in parts if part)
 

@@ -34,10 +34,10 @@ def models(
     import_tensorflow()
     from trainer import models as networks
 
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for name in networks.names():
         network = networks.describe(name)
-        found.append(
+        rows.append(
             {
                 "name": name,
                 "parameters": None,
@@ -53,12 +53,12 @@ def models(
         # Where the size does not fit this network, the others are still listed.
         with contextlib.suppress(ModelError):
             model = networks.outline(name, shape, classes, width=width, dense=bool(network.dense))
-            found[-1]["parameters"] = model.count_params()
+            rows[-1]["parameters"] = model.count_params()
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(rows, indent=2))
         return
     table = Table("name", "parameters", "width", "what it is", box=None, pad_edge=False)
-    for row in found:
+    for row in rows:
         parameters = "not at this size" if row["parameters"] is None else f"{row['parameters']:,}"
         table.add_row(row["name"], parameters, str(row["width"]), row["summary"])
     Console().print(table)

@@ -53,21 +53,21 @@ def plan(
     from trainer.forecast import outlooks, plans
 
     if as_json:
-        found = plans.compare(run, ranks, strategy=strategy, profile=costs)
+        comparison = plans.compare(run, ranks, strategy=strategy, profile=costs)
     else:
         from trainer.progress import Counting
 
         with Counting("planning", "steps") as counting:
-            found = plans.compare(run, ranks, strategy=strategy, profile=costs, show=counting.show)
+            comparison = plans.compare(run, ranks, strategy=strategy, profile=costs, show=counting.show)
     if out is not None:
-        atomic.write_text(out, found.chosen.file.text())
+        atomic.write_text(out, comparison.chosen.file.text())
     if as_json:
         import json
 
-        typer.echo(json.dumps(outlooks.tree(found), indent=2))
+        typer.echo(json.dumps(outlooks.tree(comparison), indent=2))
         return
     from cingulum.cli.plan_display import show
 
-    show(found)
+    show(comparison)
     if out is not None:
         typer.echo(f"plan: {out}")

@@ -23,60 +23,61 @@ MOST_RANKS = 16
 EXACT = 1e-3
 
 
-def show(found: Comparison) -> None:
+def show(comparison: Comparison) -> None:
     """Print all strategies, then of the chosen one each rank's part, and who computes what."""
     console = Console(highlight=False, markup=False)
-    shape = "x".join(map(str, found.sample_shape))
-    times = f", {found.accumulation} times per update" if found.accumulation > 1 else ""
+    shape = "x".join(map(str, comparison.sample_shape))
+    times = f", {comparison.accumulation} times per update" if comparison.accumulation > 1 else ""
     console.print(
-        f"{found.network}: {found.batch} x {shape}{times}, {found.precision}, {found.parameters:,} parameters"
+        f"{comparison.network}: {comparison.batch} x {shape}{times}, {comparison.precision}, "
+        f"{comparison.parameters:,} parameters"
     )
     console.print()
-    if isinstance(found.chosen, Unlisted):
-        _show_unlisted(console, found.chosen, found.ranks)
+    if isinstance(comparison.chosen, Unlisted):
+        _show_unlisted(console, comparison.chosen, comparison.ranks)
         return
-    console.print(_strategies(found, found.chosen))
-    for one in found.others:
+    console.print(_strategies(comparison, comparison.chosen))
+    for one in comparison.others:
         if isinstance(one, Impossible):
             console.print(f"{one.label}: not possible. {one.reason}")
-    if found.chosen.cost is None:
+    if comparison.chosen.cost is None:
         console.print("Seconds are predicted with --profile FILE; imbalance is that of FLOPs.")
     console.print()
-    console.print(f"{found.chosen.label}: {found.chosen.way}")
-    console.print(_ranks(found.chosen, found.ranks))
-    if found.ranks > MOST_RANKS:
-        console.print(f"and {found.ranks - MOST_RANKS} more ranks; --json has all")
-    if found.chosen.planners:
+    console.print(f"{comparison.chosen.label}: {comparison.chosen.way}")
+    console.print(_ranks(comparison.chosen, comparison.ranks))
+    if comparison.ranks > MOST_RANKS:
+        console.print(f"and {comparison.ranks - MOST_RANKS} more ranks; --json has all")
+    if comparison.chosen.planners:
         console.print()
-        console.print(_planners(found.chosen))
-    if found.chosen.decided is not None:
-        _show_decided(console, found.chosen.decided)
-    _show_drawing(console, layouts_of(found.chosen.placement))
+        console.print(_planners(comparison.chosen))
+    if comparison.chosen.decided is not None:
+        _show_decided(console, comparison.chosen.decided)
+    _show_drawing(console, layouts_of(comparison.chosen.placement))
 
 
-def _show_unlisted(console: Console, one: Unlisted, ranks: int) -> None:
+def _show_unlisted(console: Console, outlook: Unlisted, ranks: int) -> None:
     """Print what there is of a plan over many ranks."""
-    console.print(f"{one.label}: {one.way}")
-    most, mean = sizes.flops(max(one.flops)), sizes.flops(sum(one.flops) / ranks)
+    console.print(f"{outlook.label}: {outlook.way}")
+    most, mean = sizes.flops(max(outlook.flops)), sizes.flops(sum(outlook.flops) / ranks)
     console.print(
         f"A rank computes {most} forwards at most, {mean} on average, and holds "
-        f"{sizes.size(max(one.held))} of variables at most."
+        f"{sizes.size(max(outlook.held))} of variables at most."
     )
     console.print(
         f"Of more than {MOST_LISTED} ranks of a replica no messages are listed: bytes are exact, seconds are "
         "added up as if nothing overlapped, memory is not estimated, and other strategies are not compared."
     )
-    _show_decided(console, one.decided)
-    _show_drawing(console, one.layouts)
+    _show_decided(console, outlook.decided)
+    _show_drawing(console, outlook.layouts)
 
 
-def _show_decided(console: Console, found: Decided) -> None:
+def _show_decided(console: Console, decided: Decided) -> None:
     console.print()
-    console.print(_tried(found))
-    for line in (*_proven(found), *found.missing()):
+    console.print(_tried(decided))
+    for line in (*_proven(decided), *decided.missing()):
         console.print(line)
     console.print()
-    console.print(_reasons(found))
+    console.print(_reasons(decided))
 
 
 def _show_drawing(console: Console, layouts: Layouts) -> None:
@@ -94,45 +95,47 @@ def _table(*titles: str, numbers: Sequence[str] = ()) -> Table:
     return table
 
 
-def _strategies(found: Comparison, chosen: StrategyOutlook) -> Table:
-    """A row for each strategy that is possible; of bytes, messages and memory those of the rank with most."""
+def _strategies(comparison: Comparison, chosen: StrategyOutlook) -> Table:
+    """Return a row for each possible strategy; bytes, messages and memory are those of the rank with most."""
     seconds = ["step", "waits"] if chosen.cost else []
-    table = _table(f"on {found.ranks} rank(s)", numbers=[*seconds, "sent", "messages", "memory", "imbalance"])
-    for one in (chosen, *found.others):
-        if not isinstance(one, Impossible):
+    table = _table(
+        f"on {comparison.ranks} rank(s)", numbers=[*seconds, "sent", "messages", "memory", "imbalance"]
+    )
+    for outlook in (chosen, *comparison.others):
+        if not isinstance(outlook, Impossible):
             times = []
-            if one.cost is not None:
-                waits = max(one.cost.waiting_s) / one.cost.step_s if one.cost.step_s else 0.0
-                times = [sizes.time(one.cost.step_s), f"{waits:.0%}"]
+            if outlook.cost is not None:
+                waits = max(outlook.cost.waiting_s) / outlook.cost.step_s if outlook.cost.step_s else 0.0
+                times = [sizes.time(outlook.cost.step_s), f"{waits:.0%}"]
             table.add_row(
-                one.label,
+                outlook.label,
                 *times,
-                sizes.size(max(rank.bytes for rank in one.sent)),
-                str(max(rank.messages for rank in one.sent)),
-                sizes.size(max(rank.total for rank in one.memory)),
-                f"{one.imbalance:.1%}",
+                sizes.size(max(rank.bytes for rank in outlook.sent)),
+                str(max(rank.messages for rank in outlook.sent)),
+                sizes.size(max(rank.total for rank in outlook.memory)),
+                f"{outlook.imbalance:.1%}",
             )
     return table
 
 
-def _planners(one: StrategyOutlook) -> Table:
-    """What each planner makes of the same partitions; by FLOPs, seconds are those of a rank of 1 FLOP/s."""
+def _planners(outlook: StrategyOutlook) -> Table:
+    """Return how each planner places the same partitions; by FLOPs, seconds are of a rank of 1 FLOP/s."""
     table = _table(
-        "planner", numbers=["step" if one.cost else "FLOP in turn", "above the bound", "planned in"]
+        "planner", numbers=["step" if outlook.cost else "FLOP in turn", "above the bound", "planned in"]
     )
     table.add_column("partitions on ranks")
-    for each in one.planners:
-        step = sizes.time(each.step_s) if one.cost else f"{each.step_s:.3g}"
+    for each in outlook.planners:
+        step = sizes.time(each.step_s) if outlook.cost else f"{each.step_s:.3g}"
         where = " ".join(map(str, each.devices)) + ("" if each.fits else " (does not fit)")
         table.add_row(each.planner, step, f"{each.gap:.1%}", sizes.time(each.seconds_taken), where)
     return table
 
 
-def _tried(found: Decided) -> Table:
-    """What was found, beside the ways that follow one rule."""
+def _tried(decided: Decided) -> Table:
+    """Return a table of the plan, beside the ways that follow one rule."""
     table = _table("divided by", numbers=["all send", "step", "imbalance", "of a layer"])
-    best = {**dataclasses.asdict(found), "label": "this plan"}
-    for row in (best, *found.uniform):
+    best = {**dataclasses.asdict(decided), "label": "this plan"}
+    for row in (best, *decided.uniform):
         table.add_row(
             row["label"],
             sizes.size(sum(row["bytes"].values())),
@@ -143,9 +146,9 @@ def _tried(found: Decided) -> Table:
     return table
 
 
-def _proven(found: Decided) -> list[str]:
+def _proven(decided: Decided) -> list[str]:
     """How far the division of the finest hypergraph that was solved exactly is from the least, if one was."""
-    solved = [one for one in found.hypergraphs if one["bound"] is not None]
+    solved = [one for one in decided.hypergraphs if one["bound"] is not None]
     if not solved:
         return []
     one = max(solved, key=lambda each: each["vertices"])
@@ -154,8 +157,8 @@ def _proven(found: Decided) -> list[str]:
     return [f"Divided into {one['vertices']} tiles ({one['tiles']}), the network {most}."]
 
 
-def _reasons(found: Decided) -> Table:
-    """Why layers are divided as they are: what they send, and would send if they were cut otherwise."""
+def _reasons(decided: Decided) -> Table:
+    """Return why layers are divided as they are: what they send, and would send if cut otherwise."""
     table = Table(box=None, pad_edge=False)
     table.add_column("from layer", overflow="fold")
     table.add_column("x", justify="right")
@@ -163,7 +166,7 @@ def _reasons(found: Decided) -> Table:
     table.add_column("sends", justify="right", no_wrap=True)
     table.add_column("most for", no_wrap=True)
     table.add_column("more, if cut along", overflow="fold")
-    for row in found.rows[:MOST_ROWS]:
+    for row in decided.rows[:MOST_ROWS]:
         most = max(row["bytes"], key=lambda cause: row["bytes"][cause])
         total = sum(row["bytes"].values())
         more = ("-" if row["more_bytes"] < 0 else "") + sizes.size(abs(row["more_bytes"]))
@@ -178,17 +181,17 @@ def _reasons(found: Decided) -> Table:
     return table
 
 
-def _ranks(one: StrategyOutlook, ranks: int) -> Table:
-    work = ["busy"] if one.cost else ["FLOP"]
+def _ranks(outlook: StrategyOutlook, ranks: int) -> Table:
+    work = ["busy"] if outlook.cost else ["FLOP"]
     table = _table(numbers=["rank", *work, "sent", "parameters", "updates", "variables", "slots", "working"])
     for rank in range(min(ranks, MOST_RANKS)):
-        memory = one.memory[rank]
+        memory = outlook.memory[rank]
         table.add_row(
             str(rank),
-            sizes.time(one.cost.busy_s[rank]) if one.cost else sizes.flops(one.flops[rank]),
-            sizes.size(one.sent[rank].bytes),
-            f"{one.held[rank]:,}",
-            f"{one.owned[rank]:,}",
+            sizes.time(outlook.cost.busy_s[rank]) if outlook.cost else sizes.flops(outlook.flops[rank]),
+            sizes.size(outlook.sent[rank].bytes),
+            f"{outlook.held[rank]:,}",
+            f"{outlook.owned[rank]:,}",
             *map(sizes.size, (memory.variables, memory.slots, memory.working)),
         )
     return table

@@ -70,16 +70,16 @@ def profile(
                 _bar(bars, *of) if world.is_main else _silent
                 for of in (("operations", "measurements"), ("links", "pairs"))
             )
-            found = profiling.profile(run, world, batch=batch, operation=operation, link=link)
-        agree(world, lambda: atomic.write_text(out, found.text()) if out and world.is_main else None)
+            profile = profiling.profile(run, world, batch=batch, operation=operation, link=link)
+        agree(world, lambda: atomic.write_text(out, profile.text()) if out and world.is_main else None)
         if not world.is_main:
             return 0
         if as_json:
-            typer.echo(found.text(), nl=False)
+            typer.echo(profile.text(), nl=False)
             return 0
         from cingulum.cli.profile_display import show
 
-        show(found)
+        show(profile)
         if out is not None:
             typer.echo(f"profile: {out}")
         return 0

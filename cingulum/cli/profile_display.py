@@ -39,11 +39,11 @@ def show(profile: Profile) -> None:
 
 def groups(profile: Profile) -> list[list[ProfiledOperation]]:
     """Return the operations that were measured as one, the group that takes longest first."""
-    found: dict[str, list[ProfiledOperation]] = {}
+    groups_by_name: dict[str, list[ProfiledOperation]] = {}
     for one in profile.operations:
         if one.measured:
-            found.setdefault(one.measured, []).append(one)
-    return sorted(found.values(), key=lambda group: -_total(group))
+            groups_by_name.setdefault(one.measured, []).append(one)
+    return sorted(groups_by_name.values(), key=lambda group: -_total(group))
 
 
 def _total(group: Iterable[ProfiledOperation]) -> float:
@@ -81,17 +81,17 @@ def _layers(profile: Profile, rows: Sequence[Sequence[ProfiledOperation]]) -> Ta
     for title in ("x", "forward", "backward", "share", "FLOP", "weights", "output"):
         table.add_column(title, justify="right", no_wrap=True)
     for group in rows:
-        one = next(each for each in group if each.name == each.measured)
-        slowest = max(range(profile.ranks), key=_both(one).__getitem__)
+        operation = next(each for each in group if each.name == each.measured)
+        slowest = max(range(profile.ranks), key=_both(operation).__getitem__)
         table.add_row(
-            one.name,
+            operation.name,
             f"{len(group)}",
-            sizes.time(one.forward_s[slowest]),
-            sizes.time(one.backward_s[slowest]),
+            sizes.time(operation.forward_s[slowest]),
+            sizes.time(operation.backward_s[slowest]),
             f"{_total(group) / whole:.1%}" if whole else "-",
-            sizes.flops(one.flops),
-            sizes.size(one.parameter_bytes),
-            sizes.size(one.output_bytes),
+            sizes.flops(operation.flops),
+            sizes.size(operation.parameter_bytes),
+            sizes.size(operation.output_bytes),
         )
     return table
 
@@ -100,13 +100,13 @@ def _links(profile: Profile) -> Table:
     table = Table("link", box=None, pad_edge=False)
     for title in ("latency", "bandwidth"):
         table.add_column(title, justify="right")
-    known = [
+    links = [
         (link, f"rank {source} to {target}")
         for source, row in enumerate(profile.links)
         for target, link in enumerate(row)
         if link is not None
     ]
-    known.sort(key=lambda one: one[0].bytes_per_second)
-    for link, name in known[:MOST_LINES]:
+    links.sort(key=lambda one: one[0].bytes_per_second)
+    for link, name in links[:MOST_LINES]:
         table.add_row(name, sizes.time(link.latency_s), f"{sizes.size(link.bytes_per_second)}/s")
     return table

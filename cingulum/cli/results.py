@@ -99,36 +99,36 @@ def compare(
         raise RunError("A comparison needs two or more runs, not one.", cure="cingulum compare RUN RUN")
     read = [tables.read(run, split.value) for run in runs]
     chosen, notes = comparison.aligned(read, common=common)
-    found = {"split": split.value, "notes": notes, **comparison.compare(chosen)}
+    summary = {"split": split.value, "notes": notes, **comparison.compare(chosen)}
     if as_json:
-        typer.echo(json.dumps(found, indent=1))
+        typer.echo(json.dumps(summary, indent=1))
     else:
-        _show(found)
+        _show(summary)
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show(summary: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     console = Console(highlight=False, markup=False)
     console.print(
-        f"{found['task']}, {found['split']} split, {found['n']} scans of {found['subjects']} subjects"
+        f"{summary['task']}, {summary['split']} split, {summary['n']} scans of {summary['subjects']} subjects"
     )
-    for note in found["notes"]:
+    for note in summary["notes"]:
         console.print(f"note: {note}")
-    figures = Table("figure (95 % interval)", *(run["run"] for run in found["runs"]))
-    for name in SHOWN[found["task"]]:
-        figures.add_row(_title(name), *(_figure(run["metrics"], name) for run in found["runs"]))
-    if found["task"] == "segmentation":
-        for label in found["classes"]:
-            of_class = [run["metrics"]["per_class"][label] for run in found["runs"]]
+    figures = Table("figure (95 % interval)", *(run["run"] for run in summary["runs"]))
+    for name in SHOWN[summary["task"]]:
+        figures.add_row(_title(name), *(_figure(run["metrics"], name) for run in summary["runs"]))
+    if summary["task"] == "segmentation":
+        for label in summary["classes"]:
+            of_class = [run["metrics"]["per_class"][label] for run in summary["runs"]]
             for name in ("dice", "hd95"):
                 unit = " (mm)" if name == "hd95" else ""
                 figures.add_row(f"{_title(name)} {label}{unit}", *(_figure(one, name) for one in of_class))
     console.print(figures)
-    corrected = len(found["runs"]) > 2
+    corrected = len(summary["runs"]) > 2
     pairs = Table("difference", "(95 % interval)", "p", *(["p, Holm"] * corrected), "test")
-    for pair in found["comparisons"]:
+    for pair in summary["comparisons"]:
         pairs.add_row(
             f"{_title(pair['metric'])}: {pair['first']} - {pair['second']}",
             _figure(pair, "difference", pair["interval"], sign="+"),
@@ -219,22 +219,22 @@ def _diagnose_folds(folder: Path, *, as_json: bool) -> None:
     typer.echo("\n\n".join([*parts, *(error.message for error in without.values())]))
 
 
-def told(run: Path, found: Verdict) -> str:
+def told(run: Path, verdict: Verdict) -> str:
     """Format the verdict for a terminal."""
     from trainer.telemetry.findings import times
 
-    lines = [f"{run}: {found.summary}", "evidence:", *(f"  {sentence}" for sentence in found.evidence)]
+    lines = [f"{run}: {verdict.summary}", "evidence:", *(f"  {sentence}" for sentence in verdict.evidence)]
     lines.append("time saved at most if this one bottleneck were removed (these overlap):")
-    for name, gain in sorted(found.gains.items(), key=lambda item: -item[1]):
+    for name, gain in sorted(verdict.gains.items(), key=lambda item: -item[1]):
         lines.append(f"  {name:<10}{gain:>5.0%} of a step, {times(gain)} as fast")
-    if found.settings:
+    if verdict.settings:
         lines.append("to try, in a new run (name=...):")
-    for setting in found.settings:
+    for setting in verdict.settings:
         lines.append(f"  {setting.words}  (now {setting.now_words}): {setting.why}")
-    if not found.settings:
+    if not verdict.settings:
         lines.append(
             "to try: more ranks, or a quicker device; no setting would gain much"
-            if found.is_well
+            if verdict.is_well
             else "to try: no setting of the configuration fixes this"
         )
     return "\n".join(lines)

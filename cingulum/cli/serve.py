@@ -125,12 +125,14 @@ def serve(
         _install(socket or _default_socket(host), store, runs, host, as_json=as_json)
     else:
         heaps.keep_few()
-        found = _store(store)
-        told = None
+        job_store = _store(store)
+        hook = None
         if webhook is not None:
-            told = Webhook(found, webhook, home(), allowed=webhook_allow or (), secret=signature(), warn=tell)
+            hook = Webhook(
+                job_store, webhook, home(), allowed=webhook_allow or (), secret=signature(), warn=tell
+            )
         checks = ServiceChecks(context.find_root().command)
-        serving = Serving(found, _folders(runs), checks, file, told, as_json=as_json)
+        serving = Serving(job_store, _folders(runs), checks, file, hook, as_json=as_json)
         if behind_proxy is not None:
             serving.behind_proxy(*_proxy(socket, behind_proxy, proxy_user))
         elif port is None:
@@ -151,14 +153,14 @@ def _proxy(socket: Path | None, url: str, user: str) -> tuple[Path, str, str, in
             "--behind-proxy needs a --socket in a folder that the proxy can enter.",
             cure="For example --socket /run/cingulum/ada.sock",
         )
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"(https?://[a-z0-9.-]+(?::[0-9]{1,5})?)((?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)*)/?", url, re.ASCII
     )
-    if found is None:
+    if match is None:
         cure = "Give https://jobs.example.org or https://jobs.example.org/ada"
         raise InputError(f"--behind-proxy {url}: not an address of pages.", cure=cure)
     try:
-        return socket, found[1], found[2], pwd.getpwnam(user).pw_uid
+        return socket, match[1], match[2], pwd.getpwnam(user).pw_uid
     except KeyError:
         raise InputError(f"--proxy-user {user}: there is no such user.", cure="See /etc/passwd.") from None
 
@@ -219,27 +221,27 @@ def _store(where: str | None) -> Store:
     return Store(where)
 
 
-def _folders(given: list[Path] | None) -> list[Path]:
+def _folders(folders: list[Path] | None) -> list[Path]:
     """Return the folders of runs; one that is named must exist, lest a typo shows nothing."""
     from trainer.config import RunConfig
     from trainer.errors import RunError
 
-    if given is None:
+    if folders is None:
         return [RunConfig.model_fields["runs"].default]
-    for folder in given:
+    for folder in folders:
         if not folder.is_dir():
             raise RunError(
                 f"{folder}: there is no such folder.",
                 cure="Give a folder with run folders in it, such as runs",
                 path=folder,
             )
-    return given
+    return folders
 
 
 def _list(file: TokenFile, *, as_json: bool) -> None:
     from jobs.requests import describing
 
-    found = [
+    rows = [
         {
             "name": token.name,
             "may": token.may,
@@ -249,10 +251,10 @@ def _list(file: TokenFile, *, as_json: bool) -> None:
         for token in file.all()
     ]
     if as_json:
-        typer.echo(json.dumps({"tokens": found}, indent=1))
+        typer.echo(json.dumps({"tokens": rows}, indent=1))
         return
-    for one in found:
+    for one in rows:
         state = f"until {one['expires']}" if one["valid"] else f"expired {one['expires']}"
         typer.echo(f"{one['name']}  {one['may']}  {state}")
-    if not found:
+    if not rows:
         typer.echo("no tokens; `cingulum serve --new-token NAME` makes one", err=True)

@@ -79,44 +79,44 @@ def simulate(
     from trainer.forecast.subject import Scenario
 
     asked = Scenario(run, hosts, strategy, batch_per_rank, group, measured, profiled_on)
-    found = simulating.simulate(asked, counts)
+    simulation = simulating.simulate(asked, counts)
     # What was computed first: no drawing can keep it from being shown.
     if as_json:
         import json
 
-        typer.echo(json.dumps(forecasts.tree(found), indent=2))
+        typer.echo(json.dumps(forecasts.tree(simulation), indent=2))
     else:
         from cingulum.cli.simulate_display import show
 
-        show(found)
+        show(simulation)
     if trace is not None:
         from trainer import atomic
 
-        atomic.write_text(trace, forecasts.trace(forecasts.last_trace(found)))
+        atomic.write_text(trace, forecasts.trace(forecasts.last_trace(simulation)))
     if plot is not None:
-        growth.draw(found, plot)
+        growth.draw(simulation, plot)
     for path in (one for one in (trace, plot) if one is not None and not as_json):
         typer.echo(f"wrote {path}")
 
 
 def _counts(text: str) -> list[int]:
-    """Numbers of ranks, ascending.
+    """Return the numbers of ranks, ascending.
 
     Raises:
-        ConfigError: what is not one.
+        ConfigError: a part of the text is no number of ranks.
     """
     from trainer.errors import ConfigError
     from trainer.planning.simulation.cluster import MOST_RANKS
 
-    found = set()
+    counts = set()
     for part in text.split(","):
         if not part.strip().isdecimal() or not 1 <= int(part[:20]) <= MOST_RANKS:
             raise ConfigError(
                 f"--ranks {text}: {part.strip()!r} is not a number of ranks, 1 to {MOST_RANKS:,}.",
                 cure="Give numbers with commas between them: --ranks 8,64,1024",
             )
-        found.add(int(part))
-    return sorted(found)
+        counts.add(int(part))
+    return sorted(counts)
 
 
 def _check_files(trace: Path | None, plot: Path | None, *, needs_strategy: bool) -> None:

@@ -13,29 +13,30 @@ _SHORT_S = 0.02
 _HOUR, _DAY = 3600.0, 86400.0
 
 
-def show(found: Simulation) -> None:
+def show(simulation: Simulation) -> None:
     """Print a table for each number of ranks, and why some strategies are not in it."""
     console = Console(highlight=False, markup=False)
-    shape = "x".join(map(str, found.sample_shape))
+    shape = "x".join(map(str, simulation.sample_shape))
     console.print(
-        f"{found.network} of {shape}, {found.precision}, {found.parameters:,} parameters, on {found.cluster}"
+        f"{simulation.network} of {shape}, {simulation.precision}, {simulation.parameters:,} parameters, "
+        f"on {simulation.cluster}"
     )
-    console.print(f"Seconds are from {found.seconds_from}.")
-    for ranks in dict.fromkeys(one.ranks for one in found.rows):
+    console.print(f"Seconds are from {simulation.seconds_from}.")
+    for ranks in dict.fromkeys(one.ranks for one in simulation.rows):
         console.print()
-        rows = [one for one in found.rows if one.ranks == ranks]
+        rows = [one for one in simulation.rows if one.ranks == ranks]
         possible = [one for one in rows if isinstance(one, Forecast)]
         if possible:
             console.print(_table(possible))
         for line in _refused([one for one in rows if isinstance(one, RefusedForecast)]):
             console.print(line)
-    short = [one for one in found.rows if isinstance(one, Forecast) and one.step_s < _SHORT_S]
-    if short and "estimated" in found.seconds_from:
+    short = [one for one in simulation.rows if isinstance(one, Forecast) and one.step_s < _SHORT_S]
+    if short and "estimated" in simulation.seconds_from:
         console.print(
             "\nSteps of less than 20 ms are bound by handing over operations, for which the cluster file has "
             "an estimate: 90 us were measured on an H200 with TensorFlow. `cingulum profile` measures yours."
         )
-    lacking = sorted({one.label for one in found.rows if isinstance(one, Forecast) and not one.fits})
+    lacking = sorted({one.label for one in simulation.rows if isinstance(one, Forecast) and not one.fits})
     if lacking:
         console.print("\n* needs more memory than a device has")
 
@@ -45,17 +46,17 @@ def _table(rows: list[Forecast]) -> Table:
     table.add_column(f"{rows[0].ranks:,} rank(s)", no_wrap=True)
     for title in _COLUMNS:
         table.add_column(title, justify="right", no_wrap=True)
-    for one in rows:
+    for row in rows:
         table.add_row(
-            one.label,
-            sizes.time(one.step_s),
-            rate(one.samples_per_s),
-            f"{one.efficiency:.0%}",
-            sizes.size(one.sent_bytes),
-            sizes.size(one.memory_bytes) + ("" if one.fits else "*"),
-            duration(one.epoch_s),
-            energy(one.joules),
-            "-" if one.dollars is None else f"${one.dollars:.2f}",
+            row.label,
+            sizes.time(row.step_s),
+            rate(row.samples_per_s),
+            f"{row.efficiency:.0%}",
+            sizes.size(row.sent_bytes),
+            sizes.size(row.memory_bytes) + ("" if row.fits else "*"),
+            duration(row.epoch_s),
+            energy(row.joules),
+            "-" if row.dollars is None else f"${row.dollars:.2f}",
         )
     return table
 

@@ -79,7 +79,7 @@ def folder(config: RunConfig, kind: str, *, has_data: bool) -> None:
 
 
 def plan(config: RunConfig, ranks: int) -> None:
-    """Make sure that a plan by which the network is to be divided can be read, and is for so many ranks.
+    """Make sure that the plan that divides the network, if any, can be read and is for `ranks` ranks.
 
     Raises:
         InputError: it cannot, or is not.

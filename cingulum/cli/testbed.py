@@ -110,20 +110,20 @@ def status(
     from trainer.errors import LauncherError
 
     shown = []
-    for known in layout.names() if name is None else [name]:
+    for bed_name in layout.names() if name is None else [name]:
         try:
-            found = Testbed.open(known)
+            bed = Testbed.open(bed_name)
         except LauncherError as error:
             if name is not None:
                 raise
-            shown.append({"name": known, "trouble": error.message})
+            shown.append({"name": bed_name, "trouble": error.message})
             if not as_json:
-                typer.echo(f"{known}: {error}")
+                typer.echo(f"{bed_name}: {error}")
             continue
-        shown.append(found.status())
+        shown.append(bed.status())
         if not as_json:
-            typer.echo(f"{known}: {found.folder}")
-            _tell(found)
+            typer.echo(f"{bed_name}: {bed.folder}")
+            _tell(bed)
     if as_json:
         typer.echo(json.dumps(shown, indent=1))
     elif not shown:
@@ -177,11 +177,11 @@ def shape(
 
     if bandwidth is None and delay is None:
         raise JobError("No change was given.", cure="Give --bandwidth, --delay, or both.")
-    found = _open(name)
+    bed = _open(name)
     if bandwidth is not None:
-        found.shape(host, None if bandwidth == "none" else bandwidth)
+        bed.shape(host, None if bandwidth == "none" else bandwidth)
     if delay is not None:
-        found.set_delay(host, None if delay == "none" else delay)
+        bed.set_delay(host, None if delay == "none" else delay)
     return 0
 
 
@@ -213,11 +213,11 @@ def kill(
     Example:
       cingulum testbed kill n3
     """
-    found = _open(name)
+    bed = _open(name)
     if slurmd:
-        found.kill_slurmd(host)
+        bed.kill_slurmd(host)
     else:
-        found.power_off(host)
+        bed.power_off(host)
     return 0
 
 
@@ -229,11 +229,11 @@ def boot(host: Host, name: Name = None) -> int:
     Example:
       cingulum testbed boot n3
     """
-    found = _open(name)
-    if found.is_up(host):
-        found.start_daemons(host)
+    bed = _open(name)
+    if bed.is_up(host):
+        bed.start_daemons(host)
     else:
-        found.boot(host)
+        bed.boot(host)
     return 0
 
 
@@ -250,11 +250,11 @@ def down(
     """
     from jobs.testbed import layout, making
 
-    for known in layout.names() if everything else [_chosen(name)]:
-        if known is None or not making.take_down(known):
+    for bed_name in layout.names() if everything else [_chosen(name)]:
+        if bed_name is None or not making.take_down(bed_name):
             typer.echo("there is no testbed to take down")
         else:
-            typer.echo(f"{known}: taken down")
+            typer.echo(f"{bed_name}: taken down")
     return 0
 
 

@@ -41,15 +41,15 @@ def said_of(error: Any, arguments: Sequence[str], group: Any) -> str:
 
 
 def _in_words(message: str, arguments: Sequence[str]) -> str:
-    if found := _NUMBER.match(message):
-        value = _value_of(found["what"].split(" / ")[0].strip(), arguments)
+    if match := _NUMBER.match(message):
+        value = _value_of(match["what"].split(" / ")[0].strip(), arguments)
         given = f"'{value}'" if value is not None else "what was given"
-        return f"Invalid value for '{found['what']}': {given} is not {_KINDS[found['kind']]}."
-    if found := _UNKNOWN.match(message):
-        near = [word for word in (found["near"] or "").split(", ") if word and word != "--help"]
-        return f"No such option: {found['what']}." + (f" Did you mean {' or '.join(near)}?" if near else "")
-    if found := _TOO_MANY.match(message):
-        return f"Not expected here: {found['what']}."
+        return f"Invalid value for '{match['what']}': {given} is not {_KINDS[match['kind']]}."
+    if match := _UNKNOWN.match(message):
+        near = [word for word in (match["near"] or "").split(", ") if word and word != "--help"]
+        return f"No such option: {match['what']}." + (f" Did you mean {' or '.join(near)}?" if near else "")
+    if match := _TOO_MANY.match(message):
+        return f"Not expected here: {match['what']}."
     return message.replace("Value error, ", "")
 
 
@@ -86,14 +86,14 @@ def advice(option: str, arguments: Sequence[str]) -> str | None:
         option: as it was written, such as `--epochs`.
         arguments: of the whole command line, for the option's value.
     """
-    found = keys(option)
-    if not found:
+    candidates = keys(option)
+    if not candidates:
         return None
     value = _value(option, arguments)
-    settings = [f"{key}={value}" for key in found[:_MOST]]
+    settings = [f"{key}={value}" for key in candidates[:_MOST]]
     if len(settings) == 1:
         return f"{option} is a key of the configuration: write {settings[0]}"
-    more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
+    more = f" and {len(candidates) - _MOST} more" if len(candidates) > _MOST else ""
     return f"{option} may be one of these keys of the configuration: write {', '.join(settings)}{more}"
 
 
@@ -103,17 +103,17 @@ def keys(option: str) -> list[str]:
     """
     from trainer import config
 
-    wanted = option.lstrip("-").replace("-", "_")
-    if len(wanted) < 2:
+    query = option.lstrip("-").replace("-", "_")
+    if len(query) < 2:
         return []
-    wanted = _ALSO.get(wanted, wanted)
-    known = [key for key, field in config.fields() if config.section_of(field.annotation) is None]
-    same = [key for key in known if key == wanted or key.rpartition(".")[2] == wanted]
+    query = _ALSO.get(query, query)
+    leaves = [key for key, field in config.fields() if config.section_of(field.annotation) is None]
+    same = [key for key in leaves if key == query or key.rpartition(".")[2] == query]
     if same:
         return same
-    last = sorted({key.rpartition(".")[2] for key in known})
-    close = difflib.get_close_matches(wanted.rpartition(".")[2], last, n=1, cutoff=0.75)
-    return [key for key in known if close and key.rpartition(".")[2] == close[0]]
+    last = sorted({key.rpartition(".")[2] for key in leaves})
+    close = difflib.get_close_matches(query.rpartition(".")[2], last, n=1, cutoff=0.75)
+    return [key for key in leaves if close and key.rpartition(".")[2] == close[0]]
 
 
 def _value(option: str, arguments: Sequence[str]) -> str:

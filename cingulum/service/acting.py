@@ -57,53 +57,53 @@ def routes(now: JobsNow, looks: Looks) -> APIRouter:
     """Return the routes by which jobs are submitted and acted on."""
     router = APIRouter(prefix="/api/v1/jobs", tags=["acting"], responses=ERRORS)
 
-    def prepared(asked: Submission, config: Path) -> PreparedJobs:
-        found = submitting.prepare(asked.request(config), looks)
+    def prepared(submission: Submission, config: Path) -> PreparedJobs:
+        found = submitting.prepare(submission.request(config), looks)
         looks.command_lines(found.chain)
         return found
 
     @router.post("", status_code=201)
-    def submit(request: Request, asked: Submission, key: Key = None) -> Submitted:
+    def submit(request: Request, submission: Submission, key: Key = None) -> Submitted:
         """Submit a run, an array of runs or a chain of jobs, as `cingulum submit` does."""
-        with again.as_file(asked.config) as config:
+        with again.as_file(submission.config) as config:
             made = once.submit(
-                lambda: prepared(asked, config),
+                lambda: prepared(submission, config),
                 now.store,
                 looks,
                 _silent,
                 who=request.state.caller.who,
                 key=key,
-                digest=asked.digest(),
+                digest=submission.digest(),
             )
         return Submitted(jobs=[now.row(job) for job in made])
 
     @router.post("/check")
     def check(
-        asked: Submission,
+        submission: Submission,
         queue: Annotated[bool, Query(description="Ask the launcher, too: takes seconds.")] = False,
     ) -> SubmissionCheck:
         """Return what submitting would do, or why it cannot be done; nothing is changed."""
-        said = SubmissionCheck(folder=str(Path.cwd()))
+        outcome = SubmissionCheck(folder=str(Path.cwd()))
         try:
-            with again.as_file(asked.config) as config:
-                found = prepared(asked, config)
-                said.config, said.values = found.run.text, form.values(found.run.config)
-                said.jobs = _planned(submitting.preview(found).as_json())
-                needed = looks.predicted(asked.request(config), found)
-                said.predicted = None if needed is None else PredictedTime(**needed)
+            with again.as_file(submission.config) as config:
+                preparation = prepared(submission, config)
+                outcome.config, outcome.values = preparation.run.text, form.values(preparation.run.config)
+                outcome.jobs = _planned(submitting.preview(preparation).as_json())
+                needed = looks.predicted(submission.request(config), preparation)
+                outcome.predicted = None if needed is None else PredictedTime(**needed)
                 if queue:
-                    said.queue = submitting.ask_queue(found)
+                    outcome.queue = submitting.ask_queue(preparation)
         except CingulumError as error:
-            said.error = Failure(code=error.code, message=error.message, cure=error.cure, **error.objects)
-        return said
+            outcome.error = Failure(code=error.code, message=error.message, cure=error.cure, **error.objects)
+        return outcome
 
     @router.post("/plan")
-    def plan(asked: Submission) -> PlanOutlook:
+    def plan(submission: Submission) -> PlanOutlook:
         """Return what dividing the network over the ranks would cost, memory included: takes seconds."""
-        with again.as_file(asked.config) as config:
-            resources = prepared(asked, config).chain[-1 if asked.source else 0].resources
+        with again.as_file(submission.config) as config:
+            resources = prepared(submission, config).chain[-1 if submission.source else 0].resources
             ranks = resources.nodes * resources.ranks_per_node
-            return PlanOutlook(text=outlooks.of(config, asked.overrides, ranks))
+            return PlanOutlook(text=outlooks.of(config, submission.overrides, ranks))
 
     @router.get("/schema")
     def schema() -> dict[str, Any]:
@@ -138,18 +138,18 @@ def routes(now: JobsNow, looks: Looks) -> APIRouter:
         return now.detail(actions.release(now.store, job, task, who=request.state.caller.who))
 
     @router.post("/{identity}/nice")
-    def nice(request: Request, identity: Identity, given: Nice) -> Detail:
+    def nice(request: Request, identity: Identity, order: Nice) -> Detail:
         """Lower the priority of a job that waits, so that others go first; 0: as it was."""
         job, task = _chosen(now, identity)
-        return now.detail(actions.nice(now.store, job, task, given.by, who=request.state.caller.who))
+        return now.detail(actions.nice(now.store, job, task, order.by, who=request.state.caller.who))
 
     @router.post("/{identity}/share")
-    def share(request: Request, identity: Identity, given: Sharing) -> Detail:
+    def share(request: Request, identity: Identity, shares: Sharing) -> Detail:
         """Let Unix groups of the user's look at a job, or no longer."""
         job, _ = now.find(identity)
         known.refuse_others(job)
-        names = tuple(given.groups) if given.stop else sharing.checked(given.groups)
-        now.store.share(job, names, request.state.caller.who, stop=given.stop)
+        names = tuple(shares.groups) if shares.stop else sharing.checked(shares.groups)
+        now.store.share(job, names, request.state.caller.who, stop=shares.stop)
         return now.detail(now.find(identity)[0])
 
     return router

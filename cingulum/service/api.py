@@ -122,7 +122,7 @@ def job_routes(now: JobsNow) -> APIRouter:
 
     @router.get("/{identity}/events", response_class=Response)
     async def job_events(request: Request, identity: Identity, task: TaskNumber = None) -> Response:
-        """Tell, as server-sent events, that there is more to tell of a job, its run or its log."""
+        """Send a server-sent event whenever a job, its run or its log has changed."""
 
         def stamp() -> str:
             return repr(now.stamp(*task_of(*now.find(identity), task)))
@@ -182,7 +182,7 @@ def run_routes(now: RunsNow) -> APIRouter:
 
     @router.get("/{identity}/events", response_class=Response)
     async def run_events(request: Request, identity: Identity) -> Response:
-        """Tell, as server-sent events, that there is more to tell of a run."""
+        """Send a server-sent event whenever a run has changed."""
         return stream(request, lambda: repr(now.find(identity)))
 
     @router.get("/{identity}/curves")
@@ -193,13 +193,13 @@ def run_routes(now: RunsNow) -> APIRouter:
     return router
 
 
-def task_of(job: Job, named: int | None, given: int | None) -> tuple[Job, int]:
+def task_of(job: Job, named: int | None, queried: int | None) -> tuple[Job, int]:
     """Return the job and the number of the task that an id and a query mean.
 
     Raises:
         NotHere: there is no such task.
     """
-    number = given if given is not None else named or 0
+    number = queried if queried is not None else named or 0
     if number >= len(job.tasks):
         raise NotHere(f"Job {job.label} has no task {number}.")
     return job, number

@@ -110,30 +110,30 @@ class ClusterNow:
             queue_total=len(jobs),
         )
 
-    def _queued(self, one: Queued, own: Mapping[str, Job]) -> QueuedTold:
-        mine = one.user == self._user
+    def _queued(self, entry: Queued, own: Mapping[str, Job]) -> QueuedTold:
+        is_own = entry.user == self._user
         # Slurm writes 4711_3 and 4711_[4-9] of an array; others are known by our own label.
-        job = own.get(one.id) or own.get(one.id.partition("_")[0]) if mine else None
-        if job is None and mine:
-            job = next((found for found in own.values() if found.label == one.id.partition("_")[0]), None)
+        job = own.get(entry.id) or own.get(entry.id.partition("_")[0]) if is_own else None
+        if job is None and is_own:
+            job = next((found for found in own.values() if found.label == entry.id.partition("_")[0]), None)
         return QueuedTold(
-            id=one.id,
-            user=one.user,
-            mine=mine,
+            id=entry.id,
+            user=entry.user,
+            mine=is_own,
             name=None if job is None else job.spec.name,
             page=None if job is None else f"/jobs/{job.key}",
-            waits=one.started is None,
-            state=one.state,
-            reason=one.reason,
-            partition=one.partition,
-            nodes=one.nodes,
-            cpus=one.cpus,
-            gpus=one.gpus,
-            hosts=one.hosts,
-            submitted=describing.iso(one.submitted),
-            started=describing.iso(one.started),
-            expected=describing.iso(one.expected),
-            limit=one.limit,
+            waits=entry.started is None,
+            state=entry.state,
+            reason=entry.reason,
+            partition=entry.partition,
+            nodes=entry.nodes,
+            cpus=entry.cpus,
+            gpus=entry.gpus,
+            hosts=entry.hosts,
+            submitted=describing.iso(entry.submitted),
+            started=describing.iso(entry.started),
+            expected=describing.iso(entry.expected),
+            limit=entry.limit,
         )
 
     def _is_stale(self) -> bool:

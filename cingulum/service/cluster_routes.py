@@ -21,11 +21,11 @@ def cluster_routes(cluster: ClusterNow) -> APIRouter:
     @router.get("")
     def told(
         text: Annotated[str, Query(max_length=200, description="In what a host or job is known by.")] = "",
-        mine: Annotated[bool, Query(description="Leave out jobs of others.")] = False,
+        only_mine: Annotated[bool, Query(alias="mine", description="Leave out jobs of others.")] = False,
         limit: Annotated[int, Query(ge=1, le=500)] = 200,
     ) -> ClusterTold:
         """Return queue and hosts as the scheduler told them last."""
-        return cluster.told(text=text, only_mine=mine, limit=limit)
+        return cluster.told(text=text, only_mine=only_mine, limit=limit)
 
     @router.get("/events", response_class=Response)
     async def events(request: Request) -> Response:

@@ -48,7 +48,7 @@ def compare_routes(comparing: Comparing) -> APIRouter:
 
     @router.get("/events", response_class=Response)
     async def events(request: Request, runs: Ids) -> Response:
-        """Tell, as server-sent events, that there is more to tell of one of the runs."""
+        """Send a server-sent event whenever one of the runs has changed."""
         return stream(request, lambda: comparing.stamp(_listed(runs)))
 
     return router

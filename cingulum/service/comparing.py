@@ -79,7 +79,7 @@ class Comparing:
         Raises:
             InputError: too many.
         """
-        found: dict[object, ChosenRun] = {}
+        runs_by_folder: dict[object, ChosenRun] = {}
         missing = []
         jobs = self._now.several(identities)
         for identity in dict.fromkeys(identities):
@@ -87,12 +87,12 @@ class Comparing:
             if not of_one:
                 missing.append(f"{identity}: there is no such run, or not yet.")
             for one in of_one:
-                found.setdefault(one.folder.path.resolve(), one)
-        if len(found) > MOST_RUNS:
+                runs_by_folder.setdefault(one.folder.path.resolve(), one)
+        if len(runs_by_folder) > MOST_RUNS:
             raise InputError(
-                f"{len(found)} runs are too many to compare.", cure=f"Choose {MOST_RUNS} at most."
+                f"{len(runs_by_folder)} runs are too many to compare.", cure=f"Choose {MOST_RUNS} at most."
             )
-        return list(found.values()), missing
+        return list(runs_by_folder.values()), missing
 
     def stamp(self, identities: Sequence[str]) -> str:
         """Return what changes when there is more to tell of any of these runs."""
@@ -110,15 +110,15 @@ class Comparing:
         """Return the curves of one metric, thinned where there are many; runs without it are left out."""
         runs, _ = self.chosen(identities)
         most = min(_MOST, max(_FEWEST, _POINTS // max(1, len(runs))))
-        found = []
-        for one in runs:
-            rows = self._facts.rows(one.folder)
+        curves = []
+        for run in runs:
+            rows = self._facts.rows(run.folder)
             x = _axis(rows, axis)
             y = [run_facts.number(row.get(metric)) for row in rows]
             if any(value is not None for value in y):
                 places = _thinned(len(y), most)
-                found.append(Line(id=one.id, x=[x[i] for i in places], y=[_short(y[i]) for i in places]))
-        return MetricCurves(metric=metric, axis=axis, lines=found)
+                curves.append(Line(id=run.id, x=[x[i] for i in places], y=[_short(y[i]) for i in places]))
+        return MetricCurves(metric=metric, axis=axis, lines=curves)
 
     def tests(self, identities: Sequence[str], split: str, *, common: bool) -> Tested:
         """Return whether differences are more than chance, as `cingulum compare` tells it.
@@ -196,15 +196,15 @@ class Comparing:
 
 def _of_job(job: Job, task: int | None) -> list[ChosenRun]:
     """Return the runs of a job's tasks that have begun."""
-    found = []
+    runs = []
     for number in range(len(job.tasks)) if task is None else (task,):
         run = folder_of(job, number)
         if run is not None and run.config.is_file():
             label, name = job.key, job.spec.name
             if job.spec.is_array:
                 label, name = f"{label}_{number}", f"{name} {run_facts.text_of(run.path.name)}"
-            found.append(ChosenRun(label, name, f"/jobs/{label}", job.tasks[number].state, run))
-    return found
+            runs.append(ChosenRun(label, name, f"/jobs/{label}", job.tasks[number].state, run))
+    return runs
 
 
 def _tests(runs: Sequence[ChosenRun], split: str, *, common: bool) -> Tested:
@@ -212,25 +212,25 @@ def _tests(runs: Sequence[ChosenRun], split: str, *, common: bool) -> Tested:
     from trainer.metrics import comparison, tables
 
     judged, notes = {}, []
-    for one in runs:
+    for run in runs:
         try:
-            if not is_inside(one.folder.evaluation / f"{split}.csv", one.folder.path):
-                raise RunError(f"{one.folder.path}: its evaluation lies elsewhere.")
-            judged[one.id] = tables.read(one.folder.path, split)
+            if not is_inside(run.folder.evaluation / f"{split}.csv", run.folder.path):
+                raise RunError(f"{run.folder.path}: its evaluation lies elsewhere.")
+            judged[run.id] = tables.read(run.folder.path, split)
         except RunError as error:
-            notes.append(f"{one.name} is left out: {error.message}")
+            notes.append(f"{run.name} is left out: {error.message}")
     if len(judged) < 2:
         raise RunError(
             " ".join(["Fewer than two of these runs can be tested.", *notes]),
             cure="Runs are tested when they have ended.",
         )
-    chosen, found = comparison.aligned(list(judged.values()), common=common)
+    chosen, remarks = comparison.aligned(list(judged.values()), common=common)
     return Tested(
         task=chosen[0].task,
         split=split,
         n=len(chosen[0].rows),
         subjects=len(set(chosen[0].subjects)),
-        notes=[*notes, *found],
+        notes=[*notes, *remarks],
         differences=[Difference(**pair) for pair in comparison.differences(chosen, list(judged))],
     )
 

@@ -88,13 +88,13 @@ def _about(router: APIRouter, kind: str, folder: Callable[..., RunFolder]) -> No
 
         plan = run.read_plan() if is_inside(run.plan, run.path) else None
         try:
-            found = placement.of(plan or {}, evidence.read_facts(run).hosts)
+            layout = placement.of(plan or {}, evidence.read_facts(run).hosts)
         except placement.DAMAGED:
             raise NotHere("plan.json is damaged.") from None
-        if found is None:
+        if layout is None:
             raise NotHere("Each rank has the whole network, or there is no plan yet.")
         return PlacementView(
-            placement=found,
+            placement=layout,
             rank_header=list(placement.RANK_HEADER),
             rule_header=list(reasons.RULE_HEADER),
             reason_header=list(reasons.REASON_HEADER),
@@ -128,7 +128,7 @@ def search_log(path: Path, inside: Path, *, text: str, offset: int, most: int) -
         NotHere: there is no such file, or it is elsewhere.
     """
     refuse_elsewhere(path, inside)
-    wanted = text.encode("utf-8", "surrogateescape").lower()
+    needle = text.encode("utf-8", "surrogateescape").lower()
     matches: list[LogMatch] = []
     until = time.monotonic() + ENOUGH_S
     try:
@@ -139,9 +139,9 @@ def search_log(path: Path, inside: Path, *, text: str, offset: int, most: int) -
                 file.seek(place)
                 piece = file.read(_PIECE)
                 is_last = place + len(piece) >= size
-                used = len(piece) if is_last else _whole_lines(piece, len(wanted))
+                used = len(piece) if is_last else _whole_lines(piece, len(needle))
                 found, used = _within(
-                    piece[:used] if is_last else piece, wanted, place, used, most - len(matches)
+                    piece[:used] if is_last else piece, needle, place, used, most - len(matches)
                 )
                 matches += found
                 place += used
@@ -157,21 +157,21 @@ def _whole_lines(piece: bytes, overlap: int) -> int:
     return piece.rfind(b"\n") + 1 or max(1, len(piece) - overlap + 1)
 
 
-def _within(piece: bytes, wanted: bytes, place: int, used: int, most: int) -> tuple[list[LogMatch], int]:
+def _within(piece: bytes, needle: bytes, place: int, used: int, most: int) -> tuple[list[LogMatch], int]:
     """Return the lines of a piece that begin before `used`, and how many bytes are done with."""
     lower, at = piece.lower(), 0
-    found: list[LogMatch] = []
-    while len(found) < most:
-        at = lower.find(wanted, at)
+    matches: list[LogMatch] = []
+    while len(matches) < most:
+        at = lower.find(needle, at)
         if at < 0 or at >= used:
-            return found, used
+            return matches, used
         begin = max(piece.rfind(b"\n", 0, at) + 1, at - _BEFORE)
         end = piece.find(b"\n", at)
         end = len(piece) if end < 0 else end
         shown = piece[begin : min(end, begin + _SHOWN)].decode("utf-8", "replace")
-        found.append(LogMatch(offset=place + begin, text=shown))
+        matches.append(LogMatch(offset=place + begin, text=shown))
         at = end + 1
-    return found, min(at, len(piece))
+    return matches, min(at, len(piece))
 
 
 # What belongs to a job or a run: the run folder, jobs about the same folder, jobs before and after.

@@ -35,27 +35,27 @@ def fields() -> tuple[Field, ...]:
     """Return a field for each key that a configuration may have, in its order."""
     schema = RunConfig.model_json_schema()
     written = {key for key, _ in keys_of_config()}
-    found: dict[str, Field] = {}
+    fields_by_key: dict[str, Field] = {}
     for field in _fields(schema, "", schema["$defs"], ()):
         if field.key not in written:
             continue
-        known = found.setdefault(field.key, field)
+        known = fields_by_key.setdefault(field.key, field)
         if known is not field:  # another strategy has it, too
             known.strategies += field.strategies
             known.choices += [one for one in field.choices if one not in known.choices]
-    return tuple(found.values())
+    return tuple(fields_by_key.values())
 
 
 def values(config: RunConfig) -> dict[str, str]:
     """Return the value of each key as YAML on one line."""
     tree = config.model_dump(mode="json")
-    found = {}
+    texts = {}
     for field in fields():
         node: Any = tree
         for part in field.key.split("."):
             node = node.get(part) if isinstance(node, Mapping) else None
-        found[field.key] = node if isinstance(node, str) else json.dumps(node, ensure_ascii=False)
-    return found
+        texts[field.key] = node if isinstance(node, str) else json.dumps(node, ensure_ascii=False)
+    return texts
 
 
 def _fields(

@@ -88,25 +88,25 @@ class Overview:
         # When each changed, and what makes its entry: those that are not shown are not read.
         parts: dict[str, list[tuple[float, Callable[[], HomeEntry]]]]
         parts = {"running": [], "attention": [], "ended": []}
-        told: set[Path] = set()
+        job_folders: set[Path] = set()
         for part, job in self._newest_jobs():
             parts[part].append((job.changed, partial(self._of_job, job)))
             if job.spec.run is not None:
-                told.add(Path(job.spec.run).resolve())
+                job_folders.add(Path(job.spec.run).resolve())
         for run in self._runs.all():
-            if run.folder.path not in told:
+            if run.folder.path not in job_folders:
                 part = {"RUNNING": "running", "COMPLETED": "ended"}.get(run.state, "attention")
                 parts[part].append((run.changed, partial(self._of_run, run)))
         for identity, folder in self._runs.crossvals().items():
-            if folder not in told:
+            if folder not in job_folders:
                 with contextlib.suppress(CingulumError, OSError):  # not finished, or damaged
                     changed, entry = self._of_crossval(identity, folder)
                     parts["ended"].append((changed, entry.model_copy))
         shown = {
-            name: [make() for _, make in sorted(found, key=lambda one: one[0], reverse=True)[:MOST]]
-            for name, found in parts.items()
+            name: [make() for _, make in sorted(entries, key=lambda one: one[0], reverse=True)[:MOST]]
+            for name, entries in parts.items()
         }
-        more = {name: len(found) - len(shown[name]) for name, found in parts.items()}
+        more = {name: len(entries) - len(shown[name]) for name, entries in parts.items()}
         return Home(**shown, more=more, warnings=[])
 
     def _newest_jobs(self) -> Iterator[tuple[str, Job]]:
@@ -182,18 +182,22 @@ def routes(overview: Overview) -> APIRouter:
 
     @router.get("/events", response_class=Response)
     async def home_events(request: Request) -> Response:
-        """Tell, as server-sent events, that there is more to tell of any job or run."""
+        """Send a server-sent event whenever any job or run has changed."""
         return stream(request, overview.stamp)
 
     return router
 
 
 def _pooled(folder: Path) -> dict[str, Measured]:
-    """Figures of all folds together; raises RunError where the cross-validation is not finished."""
-    told: Mapping[str, Any] = crossval_folder.summary(folder)["pooled"]
-    found = {}
-    for name, figure in told.items():
+    """Return the figures of all folds together, by name.
+
+    Raises:
+        RunError: the cross-validation is not finished.
+    """
+    pooled: Mapping[str, Any] = crossval_folder.summary(folder)["pooled"]
+    figures = {}
+    for name, figure in pooled.items():
         value = run_facts.number(figure.get("value")) if isinstance(figure, dict) else None
         if value is not None:
-            found[name] = Measured(value=value, interval=run_facts.interval(figure.get("interval")))
-    return found
+            figures[name] = Measured(value=value, interval=run_facts.interval(figure.get("interval")))
+    return figures

@@ -87,11 +87,11 @@ class JobsNow:
         """Return the user, with groups as this host knows them now."""
         return Viewer(self.user, sharing.groups())
 
-    def page(self, wanted: JobQuery) -> JobListView:
+    def page(self, query: JobQuery) -> JobListView:
         """Return a page of the list, made anew when `list_stamp` has changed."""
         self.look()
-        wanted = replace(wanted, user=self.user, groups=sharing.groups())
-        page = self._pages.get((wanted, self.list_stamp()), lambda: self._page(wanted))
+        query = replace(query, user=self.user, groups=sharing.groups())
+        page = self._pages.get((query, self.list_stamp()), lambda: self._page(query))
         # A warning may come and go, so that a stamp may come back: it is none of what is kept.
         return page.model_copy(update={"warnings": self.warnings})
 
@@ -106,10 +106,10 @@ class JobsNow:
         runs = [run for job in active if (run := folder_of(job, 0)) is not None]
         return self.store.stamp(viewer), *map(self.facts.stamp, runs), *self.warnings
 
-    def _page(self, wanted: JobQuery) -> JobListView:
-        jobs, total = self.store.page(wanted)
+    def _page(self, query: JobQuery) -> JobListView:
+        jobs, total = self.store.page(query)
         rows = [self.row(job) for job in jobs]
-        return JobListView(jobs=rows, total=total, offset=wanted.offset, limit=wanted.limit, warnings=[])
+        return JobListView(jobs=rows, total=total, offset=query.offset, limit=query.limit, warnings=[])
 
     def find(self, identity: str) -> tuple[Job, int | None]:
         """Return the job of an id, and the task where the id names one.
@@ -129,12 +129,12 @@ class JobsNow:
     def several(self, identities: Sequence[str]) -> dict[str, tuple[Job, int | None]]:
         """Return what `find` returns, by one question; ids without such a job are left out."""
         self.look()
-        found = {}
+        jobs_by_identity = {}
         for identity, job in self.store.several(identities, self.viewer()).items():
             _, task = split_label(identity)
             if task is None or _has(job, task):
-                found[identity] = job, task
-        return found
+                jobs_by_identity[identity] = job, task
+        return jobs_by_identity
 
     def row(self, job: Job) -> JobRowView:
         """Return what a list shows of a job."""
@@ -166,17 +166,17 @@ class JobsNow:
 
     def detail(self, job: Job) -> Detail:
         """Return all of a job."""
-        found = describing.everything(self.store, job)
+        description = describing.everything(self.store, job)
         run = folder_of(job, 0)
         return Detail(
             **self.row(job).model_dump(),
-            **{key: found[key] for key in ("site", "after", "resources", "folder", "job_folder")},
+            **{key: description[key] for key in ("site", "after", "resources", "folder", "job_folder")},
             environment=sorted(job.spec.environment),
             run=None if run is None else str(run.path),
             shared_with=self.store.shared_with(job),
-            task_list=found["tasks"],
-            changes=found["changes"],
-            actions=found["actions"],
+            task_list=description["tasks"],
+            changes=description["changes"],
+            actions=description["actions"],
             warnings=self.warnings,
         )
 

@@ -35,14 +35,14 @@ def read(path: Path, inside: Path, *, offset: int, limit: int) -> LogPart:
             size = file.seek(0, os.SEEK_END)
             begin = min(size, max(0, size + offset if offset < 0 else offset))
             file.seek(begin)
-            found = file.read(limit)
+            piece = file.read(limit)
     except (FileNotFoundError, IsADirectoryError):
         raise NotHere("No output yet.", cure="It is there when the job has started.") from None
     if begin:
-        skipped = _to_line(found) if offset < 0 else _to_character(found)
-        begin, found = begin + skipped, found[skipped:]
-    found = _whole(found)
-    return LogPart(text=found.decode("utf-8", "replace"), offset=begin, next=begin + len(found), size=size)
+        skipped = _to_line(piece) if offset < 0 else _to_character(piece)
+        begin, piece = begin + skipped, piece[skipped:]
+    piece = _whole(piece)
+    return LogPart(text=piece.decode("utf-8", "replace"), offset=begin, next=begin + len(piece), size=size)
 
 
 def refuse_elsewhere(path: Path, inside: Path) -> None:
@@ -53,23 +53,23 @@ def refuse_elsewhere(path: Path, inside: Path) -> None:
         raise NotHere("The log is not a regular file.", path=path.name)
 
 
-def _to_line(found: bytes) -> int:
+def _to_line(piece: bytes) -> int:
     """Return where the first whole line begins; where none does, the first character."""
-    return found.find(b"\n") + 1 or _to_character(found)
+    return piece.find(b"\n") + 1 or _to_character(piece)
 
 
-def _to_character(found: bytes) -> int:
+def _to_character(piece: bytes) -> int:
     """Return how many bytes at the beginning belong to a character that began before."""
-    return next((place for place, byte in enumerate(found[:_REST]) if not 0x80 <= byte < 0xC0), 0)
+    return next((place for place, byte in enumerate(piece[:_REST]) if not 0x80 <= byte < 0xC0), 0)
 
 
-def _whole(found: bytes) -> bytes:
+def _whole(piece: bytes) -> bytes:
     """Return the bytes without the beginning of a character at their end."""
-    for back in range(1, min(_REST, len(found)) + 1):
-        first = found[-back]
+    for back in range(1, min(_REST, len(piece)) + 1):
+        first = piece[-back]
         if first >= 0xC0:  # begins a character of 2, 3 or 4 bytes
             length = 2 if first < 0xE0 else 3 if first < 0xF0 else 4
-            return found[:-back] if length > back and len(found) > back else found
+            return piece[:-back] if length > back and len(piece) > back else piece
         if first < 0x80:
             break
-    return found
+    return piece

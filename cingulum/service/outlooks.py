@@ -21,10 +21,10 @@ class BusyError(CingulumError, code="BUSY"):
 
 
 def of(config: Path, overrides: Sequence[str], ranks: int) -> str:
-    """Return what `cingulum plan` prints of a configuration on so many ranks.
+    """Return what `cingulum plan` prints of a configuration on `ranks` ranks.
 
     Raises:
-        BusyError: another one is made.
+        BusyError: another plan is being made.
         JobError: it cannot be planned, or not within LIMIT_S.
     """
     if not _ONE.acquire(blocking=False):

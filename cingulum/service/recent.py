@@ -26,11 +26,11 @@ class Recent(Generic[_Value]):
     def get(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
         """Return the value of a key, by `make` where it is not there or too old."""
         with self._lock:
-            known = self._kept.pop(key, None)
+            entry = self._kept.pop(key, None)
             now = time.monotonic()
-            if known is None or now - known[0] >= self._seconds:
-                known = now, make()
-            self._kept[key] = known
+            if entry is None or now - entry[0] >= self._seconds:
+                entry = now, make()
+            self._kept[key] = entry
             while len(self._kept) > self._most:
                 del self._kept[next(iter(self._kept))]
-            return known[1]
+            return entry[1]

@@ -74,17 +74,17 @@ class RunPageFacts:
 
     def figures(self, run: RunFolder, split: str) -> dict[str, Measured]:
         """Return the figures that the evaluation of a split wrote, by name; empty without one."""
-        told = self.json(run, run.evaluation / f"{split}.json")
-        if not isinstance(told, dict):
+        metrics = self.json(run, run.evaluation / f"{split}.json")
+        if not isinstance(metrics, dict):
             return {}
-        if "subjects" not in told and is_inside(run.evaluation / f"{split}.csv", run.path):
+        if "subjects" not in metrics and is_inside(run.evaluation / f"{split}.csv", run.path):
             # Imported here: SciPy would cost the start of the service a second.
             from trainer.metrics.comparison import stored_metrics
 
-            told = stored_metrics(run, split, told)
+            metrics = stored_metrics(run, split, metrics)
         return {
-            name: Measured(value=value, interval=interval(told.get(f"{name}_interval")))
-            for name, value in told.items()
+            name: Measured(value=value, interval=interval(metrics.get(f"{name}_interval")))
+            for name, value in metrics.items()
             if isinstance(value, float) and number(value) is not None
         }
 
@@ -176,16 +176,16 @@ class RunPageFacts:
 
     def checkpoints(self, run: RunFolder) -> list[Checkpoint]:
         """Return the checkpoints of the run, the oldest first."""
-        found = []
+        checkpoints = []
         try:
             for path in run.checkpoints.iterdir():
                 step = checkpoint_checks.step_of(path)
                 if step is not None:
                     size = sum(part.stat().st_size for part in path.iterdir())
-                    found.append(Checkpoint(step=step, time=path.stat().st_mtime, bytes=size))
+                    checkpoints.append(Checkpoint(step=step, time=path.stat().st_mtime, bytes=size))
         except OSError:  # removed meanwhile, or none yet
             pass
-        return sorted(found, key=lambda one: one.step)
+        return sorted(checkpoints, key=lambda one: one.step)
 
     def stamp(self, run: RunFolder) -> tuple[Stamp | None, ...]:
         """Return what changes when there is more to tell, of each file that a page is made of."""

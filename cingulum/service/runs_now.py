@@ -114,9 +114,9 @@ class RunsNow:
             raise NotHere(f"There is no cross-validation {identity!r}.")
         return RunFolder(folder)
 
-    def page(self, wanted: JobQuery) -> RunPage:
+    def page(self, query: JobQuery) -> RunPage:
         """Return a page of the list."""
-        return self._pages.get((wanted, self.list_stamp()), lambda: self._page(wanted))
+        return self._pages.get((query, self.list_stamp()), lambda: self._page(query))
 
     def list_stamp(self) -> str:
         """Return what changes when there is more to tell in a list, whichever."""
@@ -138,17 +138,17 @@ class RunsNow:
         held = self.facts.run(run.folder, is_running=run.state == "RUNNING")
         return RunDetail(**{**self._row(run).model_dump(), **held.model_dump()})
 
-    def _page(self, wanted: JobQuery) -> RunPage:
-        look, text = self._now(), wanted.text.lower()
+    def _page(self, query: JobQuery) -> RunPage:
+        look, text = self._now(), query.text.lower()
         runs = [
             run
             for run in look.runs.values()
-            if text in run.name.lower() and (not wanted.states or run.state in wanted.states)
+            if text in run.name.lower() and (not query.states or run.state in query.states)
         ]
-        runs.sort(key=SORTS[wanted.sort], reverse=wanted.descending)
-        rows = [self._row(run) for run in runs[wanted.offset : wanted.offset + wanted.limit]]
+        runs.sort(key=SORTS[query.sort], reverse=query.descending)
+        rows = [self._row(run) for run in runs[query.offset : query.offset + query.limit]]
         return RunPage(
-            runs=rows, total=len(runs), offset=wanted.offset, limit=wanted.limit, warnings=look.warnings
+            runs=rows, total=len(runs), offset=query.offset, limit=query.limit, warnings=look.warnings
         )
 
     def _row(self, run: RunEntry) -> RunRow:
@@ -167,21 +167,21 @@ class RunsNow:
         return self._looks.get((), self._look)
 
     def _look(self) -> Look:
-        found: dict[str, RunEntry] = {}
+        runs: dict[str, RunEntry] = {}
         crossvals: dict[str, Path] = {}
         warnings = []
         for folder in self._folders:
             try:
-                for one in self._within(folder):
-                    if isinstance(one, Path):
-                        crossvals[_id(one)] = one
+                for entry in self._within(folder):
+                    if isinstance(entry, Path):
+                        crossvals[_id(entry)] = entry
                     else:
-                        found[one.id] = one
+                        runs[entry.id] = entry
             except FileNotFoundError:
                 pass
             except OSError as error:
                 warnings.append(f"{text_of(folder)}: cannot be looked at ({error.strerror}).")
-        newest = sorted(found.values(), key=lambda run: (run.started, run.id), reverse=True)
+        newest = sorted(runs.values(), key=lambda run: (run.started, run.id), reverse=True)
         if len(newest) > MOST:
             warnings.append(f"The newest {MOST:,} of {len(newest):,} runs are shown.")
         kept = {run.id: run for run in newest[:MOST]}

@@ -50,16 +50,16 @@ def of(run: RunFolder) -> TimeSpentView:
 
 
 def _ranks(telemetry: RunTelemetry) -> list[RankTime]:
-    """Those that need most time for themselves first."""
+    """Return the time of each rank, those that need most for themselves first."""
     places = {rank: host for host, epochs in telemetry.hosts.items() for rank in epochs[-1].ranks}
-    found = []
+    times = []
     for rank, steps in telemetry.steps.items():
         means = records.mean(steps)
         if means:
             own = means["seconds"] - means["exposed"]
             parts = {part: means[part] for part in PARTS}
-            found.append(RankTime(rank=rank, host=places.get(rank, ""), own=own, parts=parts))
-    return sorted(found, key=lambda one: -one.own)
+            times.append(RankTime(rank=rank, host=places.get(rank, ""), own=own, parts=parts))
+    return sorted(times, key=lambda one: -one.own)
 
 
 def _whole(one: RankTime) -> float:

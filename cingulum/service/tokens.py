@@ -72,11 +72,11 @@ def digest(secret: str) -> str:
 def matching(tokens: Sequence[Token], secret: str) -> Token | None:
     """Return the valid token that this is, compared with each in constant time."""
     wanted = digest(secret)
-    found = None
+    match = None
     for token in tokens:
         if hmac.compare_digest(token.sha256, wanted):
-            found = token
-    return found if found is not None and found.is_valid else None
+            match = token
+    return match if match is not None and match.is_valid else None
 
 
 class TokenFile:

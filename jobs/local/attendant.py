@@ -49,7 +49,7 @@ class Attendant:
         self.ending = False
         self.saving = False
         before = Ledger.read(folder)
-        known = {entry.task: entry for entry in before.tasks} if before else {}
+        entries = {entry.task: entry for entry in before.tasks} if before else {}
         numbers = range(len(agreed.commands))
         self._written: str | None = None
         self._beaten = 0.0
@@ -58,7 +58,7 @@ class Attendant:
         )
         self.tasks: list[AttendedTask] = []
         for number in numbers:
-            task = AttendedTask(folder, agreed, number, known.get(number), umask, self._write)
+            task = AttendedTask(folder, agreed, number, entries.get(number), umask, self._write)
             self.tasks.append(task)
         self.ledger = Ledger.new(agreed.token, [task.entry for task in self.tasks])
 

@@ -118,23 +118,23 @@ class Attended:
         """Return the state of every task of these jobs; a job whose attendant died is LOST, and its processes
         are ended.
         """
-        found = {}
+        states = {}
         for external in externals:
             folder = Path(external)
             try:
                 agreed = Terms.of(folder)
                 with attended_files.look(folder) as attended:
-                    known = Ledger.read(folder)  # after the look: the last word is written before the end
-                    entries = known.tasks if known else [TaskEntry(k) for k in range(len(agreed.commands))]
+                    ledger = Ledger.read(folder)  # after the look: the last word is written before the end
+                    entries = ledger.tasks if ledger else [TaskEntry(k) for k in range(len(agreed.commands))]
                     lost = [] if attended else [entry for entry in entries if entry.state not in ENDED]
                     if lost:
                         _leave_nothing(agreed)
             except JobError:  # of this job, nothing can be said; of the others, it can
                 continue
             for entry in lost:
-                _call_lost(entry, known, folder)
-            found[external] = [_state(entry) for entry in entries]
-        return found
+                _call_lost(entry, ledger, folder)
+            states[external] = [_state(entry) for entry in entries]
+        return states
 
     def cancel(self, external: str, task: int | None = None) -> None:
         """End a job, or one task of it; leave it unchanged if it has ended.
@@ -233,10 +233,10 @@ def _state(entry: TaskEntry) -> TaskState:
     )
 
 
-def _call_lost(entry: TaskEntry, known: Ledger | None, folder: Path) -> None:
+def _call_lost(entry: TaskEntry, ledger: Ledger | None, folder: Path) -> None:
     entry.reason = "its attendant was killed before it began"
-    if known is not None:
-        who = f"its attendant (process {known.pid} on {known.host})"
+    if ledger is not None:
+        who = f"its attendant (process {ledger.pid} on {ledger.host})"
         entry.reason = f"{who} was killed while the task was {entry.state}"
     with contextlib.suppress(OSError):
         said = (folder / attended_files.OWN_LOG).read_text(errors="replace").strip()

@@ -209,7 +209,7 @@ class Ledger:
             JobError: the file is no such state.
         """
         try:
-            found = json.loads((folder / STATE).read_text())
+            stored = json.loads((folder / STATE).read_text())
         except FileNotFoundError:
             return None
         except (ValueError, OSError) as error:
@@ -219,9 +219,9 @@ class Ledger:
                 TaskEntry(
                     **{**entry, "hosts": tuple(entry["hosts"]), "lost_hosts": tuple(entry["lost_hosts"])}
                 )
-                for entry in found["tasks"]
+                for entry in stored["tasks"]
             ]
-            return cls(**{**found, "tasks": tasks})
+            return cls(**{**stored, "tasks": tasks})
         except (TypeError, KeyError) as error:
             raise JobError(f"{folder / STATE}: is not the state of an attended job: {error}.") from error
 

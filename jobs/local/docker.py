@@ -79,13 +79,13 @@ class Docker(Attended):
         self._ask("version", "--format", "{{.Server.Version}}")
         image = image_of(spec)
         try:
-            said = self._ask("image", "inspect", "--format", "{{json .Config.Labels}}", "--", image)
+            labels = self._ask("image", "inspect", "--format", "{{json .Config.Labels}}", "--", image)
         except LauncherError as error:
             raise JobError(
                 f"There is no image {image!r} here ({error.message})",
                 cure=f"Build it in a checkout: docker build -f docker/Dockerfile -t {image} .",
             ) from error
-        theirs = (json.loads(said) or {}).get(VERSION_LABEL)
+        theirs = (json.loads(labels) or {}).get(VERSION_LABEL)
         ours = version("cingulum")
         if theirs != ours:
             raise JobError(

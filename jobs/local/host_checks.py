@@ -142,16 +142,16 @@ def ask(hosts: Sequence[str], words: Sequence[str]) -> dict[str, Any]:
     environment = [f"PYTHONPATH={path}", f"PATH={os.environ.get('PATH', os.defpath)}"]
     remote = shlex.join(["env", *environment, sys.executable, "-m", "jobs.local.host_facts", *words])
     with contextlib.ExitStack() as files:
-        asked = {}
+        probes = {}
         for host in hosts:
             # Files, not pipes: what ssh leaves running, a shared connection, may hold these open for long.
             out, err = (files.enter_context(tempfile.TemporaryFile()) for _ in range(2))
             process = subprocess.Popen(
                 [*_SSH, "--", host, remote], stdin=subprocess.DEVNULL, stdout=out, stderr=err
             )
-            asked[host] = (process, out, err)
+            probes[host] = (process, out, err)
         deadline = time.monotonic() + TIMEOUT_S
-        return {host: _answer(*said, deadline) for host, said in asked.items()}
+        return {host: _answer(*probe, deadline) for host, probe in probes.items()}
 
 
 def _answer(process: subprocess.Popen[bytes], out: IO[bytes], err: IO[bytes], deadline: float) -> Any:
@@ -161,16 +161,16 @@ def _answer(process: subprocess.Popen[bytes], out: IO[bytes], err: IO[bytes], de
         process.kill()
         process.wait()
         return Silent(f"does not answer within {TIMEOUT_S:g} s")
-    said, complained = _text(out), _text(err).splitlines() or [f"exit code {code}"]
+    output, complained = _text(out), _text(err).splitlines() or [f"exit code {code}"]
     if code == 255:
         return Silent(f"cannot be reached by ssh: {complained[-1]}")
     if code != 0:
         return Broken(f"cannot run cingulum as it is run here ({sys.executable}): {complained[-1]}")
     try:
         # A login shell may greet first.
-        return json.loads(said.splitlines()[-1])
+        return json.loads(output.splitlines()[-1])
     except (ValueError, IndexError):
-        return Broken(f"unexpected answer: {said[:200]!r}")
+        return Broken(f"unexpected answer: {output[:200]!r}")
 
 
 def _text(file: IO[bytes]) -> str:
@@ -180,23 +180,23 @@ def _text(file: IO[bytes]) -> str:
 
 def differences(here: dict[str, Any], there: dict[str, Any], site: Site, spec: JobSpec) -> list[str]:
     """Return how a host's facts differ from ours or do not suffice, a line each."""
-    found = []
+    problems = []
     if there["openmpi"] != here["openmpi"]:
-        found.append(
+        problems.append(
             f"Open MPI is {there['openmpi'] or 'missing'}; here it is {here['openmpi'] or 'missing'}"
         )
     if there["cingulum"] != here["cingulum"]:
-        found.append("its cingulum differs in version from the one here")
+        problems.append("its cingulum differs in version from the one here")
     if there["python"] != here["python"]:
-        found.append(f"Python is {there['python']}; here it is {here['python']}")
+        problems.append(f"Python is {there['python']}; here it is {here['python']}")
     if not there["folder"]:
-        found.append(f"the job's folder {spec.folder} is not there; all hosts must see it")
+        problems.append(f"the job's folder {spec.folder} is not there; all hosts must see it")
     if here["program"] and not there["program"]:
-        found.append(f"the program {spec.tasks[0][0]} is not there")
+        problems.append(f"the program {spec.tasks[0][0]} is not there")
     # An older cingulum, told above, does not know of it.
     missing = there.get("missing", [])
-    found += [f"{path} is not there, or may not be read; all hosts must see it" for path in missing]
-    return found + _lacking_interfaces(there, site)
+    problems += [f"{path} is not there, or may not be read; all hosts must see it" for path in missing]
+    return problems + _lacking_interfaces(there, site)
 
 
 def _lacking_interfaces(facts: dict[str, Any], site: Site) -> list[str]:

@@ -82,12 +82,12 @@ def silent_among(probe: Sequence[str], hosts: Sequence[str], answer_s: float) ->
 
 
 def _ask_all(probe: Sequence[str], hosts: Sequence[str]) -> dict[str, subprocess.Popen[bytes]]:
-    asked = {}
+    processes = {}
     for host in hosts:
         # A probe that cannot be started (no such program, too many processes) says nothing about a host.
         with contextlib.suppress(OSError):
-            asked[host] = _ask(probe, host)
-    return asked
+            processes[host] = _ask(probe, host)
+    return processes
 
 
 def _ask(probe: Sequence[str], host: str) -> subprocess.Popen[bytes]:

@@ -29,7 +29,7 @@ def parse(text: str, source: str, *, default_slots: int) -> dict[str, int]:
     Raises:
         JobError: a line is not a host, or the file has no host.
     """
-    found: dict[str, int] = {}
+    hosts: dict[str, int] = {}
     named_alone: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.partition("#")[0].split()
@@ -46,23 +46,23 @@ def parse(text: str, source: str, *, default_slots: int) -> dict[str, int]:
         options += words[1:]
         slots = None
         for option in options:
-            given = _SLOTS.fullmatch(option)
-            if given is None or int(given[1]) < 1:
+            match = _SLOTS.fullmatch(option)
+            if match is None or int(match[1]) < 1:
                 raise JobError(
                     f"{where}: {option!r} is not understood.", cure="Write `NAME slots=N`, N from 1 on."
                 )
-            slots = int(given[1])
+            slots = int(match[1])
         if slots is None:
             named_alone[name] = named_alone.get(name, 0) + 1
-            found.setdefault(name, 0)
+            hosts.setdefault(name, 0)
         else:
-            found[name] = found.get(name, 0) + slots
-    if not found:
+            hosts[name] = hosts.get(name, 0) + slots
+    if not hosts:
         raise JobError(f"{source}: contains no host.", cure="Write a line `NAME slots=N` for each host.")
     for name, times in named_alone.items():
         # Once alone: it says nothing of its slots. Several times: a line for each, as PBS writes it.
-        found[name] += times if times > 1 or found[name] else default_slots
-    return found
+        hosts[name] += times if times > 1 or hosts[name] else default_slots
+    return hosts
 
 
 def expand(names: str) -> list[str]:
@@ -84,13 +84,13 @@ def tasks_per_node(text: str) -> list[int]:
     Raises:
         JobError: it is not of that form.
     """
-    found: list[int] = []
+    counts: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
         if match is None:
             raise JobError(f"SLURM_TASKS_PER_NODE: {text!r} is not understood.")
-        found += [int(match[1])] * int(match[2] or 1)
-    return found
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
 
 
 def _parts(names: str) -> Iterator[str]:

@@ -209,12 +209,12 @@ def _to_forward() -> list[str]:
 
 def _with_room(spec: JobSpec, hosts: Mapping[str, int]) -> list[str]:
     """Return the hosts with enough slots; others are never used. Raises JobError where they are too few."""
-    wanted = spec.resources
-    fitting = [host for host, slots in hosts.items() if slots >= wanted.ranks_per_node]
-    if len(fitting) < wanted.nodes:
+    resources = spec.resources
+    fitting = [host for host, slots in hosts.items() if slots >= resources.ranks_per_node]
+    if len(fitting) < resources.nodes:
         listed = ", ".join(f"{host} ({slots})" for host, slots in hosts.items())
         raise JobError(
-            f"{wanted.nodes} hosts with {wanted.ranks_per_node} slots each were asked for; "
+            f"{resources.nodes} hosts with {resources.ranks_per_node} slots each were asked for; "
             f"{len(fitting)} of these have that many: {listed}.",
             cure="Ask for fewer nodes or ranks, or raise `slots=` in the hostfile.",
         )
@@ -262,7 +262,7 @@ def command(
     mpirun: str | None = None,
     outlives: bool = False,
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the command, and its additional environment, that starts `argv` on so many ranks.
+    """Return the command, and its additional environment, that starts `argv` on `ranks` ranks.
 
     Args:
         ranks: the world size.
@@ -276,7 +276,7 @@ def command(
         The argument list, and the environment's additions.
 
     Raises:
-        WorldError: there is no mpirun, or the hosts do not have room for so many ranks.
+        WorldError: there is no mpirun, or the hosts do not have room for that many ranks.
     """
     if ranks < 1:
         raise WorldError(f"{ranks} ranks cannot be launched.", cure="Give 1 or more.")

@@ -71,18 +71,18 @@ def marks() -> Iterator[tuple[int, str]]:
                         yield int(entry.name), word.removeprefix(prefix).decode(errors="replace")
 
 
-def end_marked(*wanted: str) -> int:
+def end_marked(*targets: str) -> int:
     """Kill all processes with one of these marks, stopped ones too; return their number.
 
     mpirun gives every rank a process group of its own, so a group does not hold them all; the environment
     is what they share.
     """
-    told = 0
+    killed = 0
     for pid, mark in marks():
-        if mark in wanted:
+        if mark in targets:
             who = identity(pid)
-            told += who is not None and tell(pid, who, signal.SIGKILL)
-    return told
+            killed += who is not None and tell(pid, who, signal.SIGKILL)
+    return killed
 
 
 def dying_with_us(line: Sequence[str]) -> list[str]:

@@ -37,10 +37,10 @@ def line(mpirun_line: Sequence[str]) -> list[str]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run it; return the run's own exit code, or mpirun's where the run left none."""
-    told = Path.cwd() / f".cingulum-end-{secrets.token_hex(4)}"
+    """Run an mpirun command; return the run's own exit code, or mpirun's where the run left none."""
+    end_file = Path.cwd() / f".cingulum-end-{secrets.token_hex(4)}"
     program, *rest = words
-    environment = {**os.environ, **RECOVERY, END_FILE: str(told)}
+    environment = {**os.environ, **RECOVERY, END_FILE: str(end_file)}
     process: subprocess.Popen[bytes] | None = None
     early: list[int] = []
 
@@ -58,15 +58,15 @@ def main(words: Sequence[str]) -> int:
     for missed in early:
         pass_on(missed, None)
     try:
-        while process.poll() is None and _code(told) is None:
+        while process.poll() is None and _code(end_file) is None:
             time.sleep(_LOOK_S)
-        code = _code(told)
+        code = _code(end_file)
         _end(process)
         if code is None:
-            code = _code(told)
+            code = _code(end_file)
         return process.returncode if code is None else code
     finally:
-        told.unlink(missing_ok=True)
+        end_file.unlink(missing_ok=True)
 
 
 def _code(told: Path) -> int | None:

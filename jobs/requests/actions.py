@@ -221,10 +221,10 @@ def _note(store: Store, job: Job, task: int | None) -> None:
     """Update the store; Slurm forgets at once the tasks of an array that had not started yet."""
     external = known.started(job)
     try:
-        told = known.launcher_of(job).states([external]).get(external, [])
+        states = known.launcher_of(job).states([external]).get(external, [])
     except LauncherError:
         return  # the order to end was given all the same
-    spoken = {state.task for state in told}
+    spoken = {state.task for state in states}
     gone = [
         TaskState(
             state.task, "CANCELLED", reason="before it started", restarts=state.restarts, ended=time.time()
@@ -232,5 +232,5 @@ def _note(store: Store, job: Job, task: int | None) -> None:
         for state in job.tasks
         if task in (None, state.task) and state.state in WAITING and state.task not in spoken
     ]
-    store.record([(job, [*told, *gone])])
+    store.record([(job, [*states, *gone])])
     ends.note(store.get(job.key))

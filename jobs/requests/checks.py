@@ -160,10 +160,10 @@ def _check_batch(config: RunConfig, resources: Resources, *, any_size: bool) -> 
 
 
 def _readers(config: RunConfig, processes: int) -> int:
-    """How many share a batch, of so many processes.
+    """Return how many of `processes` processes share a batch.
 
     Raises:
-        ConfigError: the strategy cannot have so many processes.
+        ConfigError: the strategy cannot have that many processes.
     """
     try:
         return config.train.strategy.readers(processes)

@@ -44,13 +44,13 @@ def job(job: Job) -> dict[str, Any]:
     }
 
 
-def everything(store: Store, one: Job) -> dict[str, Any]:
-    """Return `job` with the logs and failed starts of its tasks, its history and what users did with it."""
-    shown = job(one)
+def everything(store: Store, stored: Job) -> dict[str, Any]:
+    """Return what `job` does, with logs and failed starts of the tasks, the history and what users did."""
+    shown = job(stored)
     for task in shown["tasks"]:
         number = int(task["task"])
-        task["failures"] = failures(one, number)
-        log = log_of(one, number)
+        task["failures"] = failures(stored, number)
+        log = log_of(stored, number)
         if log is not None:
             task["log"] = str(log)
     shown["changes"] = [
@@ -62,11 +62,11 @@ def everything(store: Store, one: Job) -> dict[str, Any]:
             "reason": change.reason,
             "restarts": change.restarts,
         }
-        for change in store.changes(one.key)
+        for change in store.changes(stored.key)
     ]
     shown["actions"] = [
         {"task": action.task, "time": iso(action.time), "action": action.action, "who": action.who}
-        for action in store.actions(one.key)
+        for action in store.actions(stored.key)
     ]
     return shown
 

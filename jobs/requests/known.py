@@ -32,16 +32,16 @@ def opened(warn: Warn) -> Store:
 
 def rebuilt(warn: Warn) -> Store:
     """Rebuild the user's store from the jobs' folders, report what was done, and return it."""
-    found = repair.rebuild()
-    if found.aside is not None:
-        warn(f"the damaged store is kept as {found.aside}")
-    warn(f"{len(found.taken_in)} jobs taken into {found.store} from {home() / 'jobs'}")
-    for title, lines in (("no job can be read in", found.unreadable), ("no answer from", found.silent)):
+    rebuild = repair.rebuild()
+    if rebuild.aside is not None:
+        warn(f"the damaged store is kept as {rebuild.aside}")
+    warn(f"{len(rebuild.taken_in)} jobs taken into {rebuild.store} from {home() / 'jobs'}")
+    for title, lines in (("no job can be read in", rebuild.unreadable), ("no answer from", rebuild.silent)):
         for line in lines[:3]:
             warn(f"warning: {title} {line}")
         if len(lines) > 3:
             warn(f"warning: and {len(lines) - 3} more")
-    return found.store
+    return rebuild.store
 
 
 def refresh(
@@ -58,20 +58,20 @@ def refresh(
     chosen = sync.of_interest(store) if jobs is None else jobs
     launchers = {name: registry.named(name) for name in sorted({job.launcher for job in chosen})}
     found = sync.refresh(store, launchers, jobs)
-    said = {
+    warnings = {
         f"{name} did not answer; what follows may be out of date: {e.message}"
         for name, e in found.silent.items()
     }
     for job in chosen:
         if job.active and not sync.is_at(job, launchers[job.launcher]):
-            said.add(
+            warnings.add(
                 f"jobs of {job.launcher} on {job.place} can be asked for only there; these may be out of date"
             )
-    for warning in sorted(said - (warned or set())):
+    for warning in sorted(warnings - (warned or set())):
         warn(f"warning: {warning}")
     if warned is not None:
         warned.clear()
-        warned.update(said)
+        warned.update(warnings)
 
 
 def current(store: Store, text: str, *, warn: Warn, warned: set[str] | None = None) -> tuple[Job, int | None]:

@@ -97,8 +97,8 @@ def externals(store: Store, launcher: Launcher, spec: JobSpec) -> list[str]:
     Raises:
         JobError: one is not known, failed, belongs to another launcher or cluster, or is not submitted yet.
     """
-    mine: Mapping[str, Launcher] = {launcher.name: launcher}
-    found = []
+    launchers: Mapping[str, Launcher] = {launcher.name: launcher}
+    names = []
     for text in spec.after:
         job = store.get(text, sharing.viewer())
         if split_label(text)[1] is not None:
@@ -111,7 +111,7 @@ def externals(store: Store, launcher: Launcher, spec: JobSpec) -> list[str]:
                 cure=f"Submit both with the same launcher, or `cingulum wait {job.label}` first.",
             )
         if job.state != "COMPLETED":  # it may have been started again since
-            refresh(store, mine, None if job.external is None else [job])
+            refresh(store, launchers, None if job.external is None else [job])
             job = store.get(job.key)
         if job.state == "COMPLETED":
             continue
@@ -125,8 +125,8 @@ def externals(store: Store, launcher: Launcher, spec: JobSpec) -> list[str]:
                 f"Job {job.label} is being submitted, so nothing can wait for it yet.",
                 cure="Try again when `cingulum jobs` shows its id.",
             )
-        found.append(job.external)
-    return found
+        names.append(job.external)
+    return names
 
 
 def _after_failure(store: Store, launcher: Launcher, job: Job, error: CingulumError) -> Job:

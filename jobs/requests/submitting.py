@@ -92,7 +92,7 @@ class Checks(Protocol):
         """Check that the run folder can be used."""
 
     def plan(self, config: RunConfig, ranks: int) -> None:
-        """Check the file that says how the network is divided over so many ranks, where one is named."""
+        """Check the file that says how the network is divided over `ranks` ranks, where one is named."""
 
     def crossval(
         self, path: Path, overrides: Sequence[str], *, folds: int, seeds: int, has_data: bool
@@ -137,7 +137,7 @@ def prepare(request: SubmissionRequest, looks: Checks) -> PreparedJobs:
     kind = chains.kind_of(request.kind, folds=request.folds)
     profile = sites.load(request.site)
     shared = _shared(request, profile)
-    asked = chains.Asked(
+    requested = chains.Asked(
         nodes=request.nodes,
         least_nodes=(request.least_nodes or 1) if request.shrink else None,
         ranks_per_node=request.ranks_per_node,
@@ -146,7 +146,7 @@ def prepare(request: SubmissionRequest, looks: Checks) -> PreparedJobs:
         memory_mib=None if request.memory is None else quantities.mebibytes(request.memory),
         minutes=None if request.time is None else quantities.minutes(request.time),
     )
-    resources = chains.main(asked, profile, kind)
+    resources = chains.main(requested, profile, kind)
     follows = chains.following(request.then)
     has_data = request.source is None and not request.after
     run = checks.load(
@@ -198,7 +198,7 @@ def prepare(request: SubmissionRequest, looks: Checks) -> PreparedJobs:
             then=follows,
             source=request.source,
             import_options=_words(request.import_options),
-            sides={one: chains.side(asked, profile, one) for one in profile.kinds},
+            sides={one: chains.side(requested, profile, one) for one in profile.kinds},
         )
     )
     return PreparedJobs(run, chain, profile, request.launcher, tuple(request.after), shared)

@@ -35,19 +35,19 @@ def admit(connection: sql.Connection, number: int, spec: JobSpec, *, waits_for: 
     if spec.run is None or spec.kind not in TRAINING:
         return
     table = tables.run_folders
-    mine = table.c.folder == spec.run
+    same_folder = table.c.folder == spec.run
     while True:
         try:
             with connection.begin_nested():
                 connection.execute(table.insert().values(folder=spec.run, job=number))
             return
         except sql.exc.IntegrityError:
-            holder = connection.execute(sql.select(table.c.job).where(mine).with_for_update()).scalar()
+            holder = connection.execute(sql.select(table.c.job).where(same_folder).with_for_update()).scalar()
         if holder is None:  # given back in this moment
             continue
         if holder not in waits_for:
             _refuse(connection, holder, spec.run)
-        connection.execute(table.update().where(mine).values(job=number))
+        connection.execute(table.update().where(same_folder).values(job=number))
         return
 
 
@@ -81,14 +81,14 @@ def _writers(connection: sql.Connection, holder: int, label: str, folder: str) -
     """Return which starts of a job write its run folder, as last known; "" where none has begun."""
     query = sql.select(tables.tasks).where(tables.tasks.c.job == holder).order_by(tables.tasks.c.task)
     states = [rows.task(row) for row in connection.execute(query).mappings()]
-    said = [
+    writers = [
         f"job {label}{f'_{state.task}' if len(states) > 1 else ''}, start {state.restarts + 1}, "
         f"{','.join(state.hosts) or 'host not known yet'}"
         for state in states
         if state.state in BEGUN
     ]
-    more = f"; and {len(said) - 3} more" if len(said) > 3 else ""
-    return f"Another process writes this run: {'; '.join(said[:3])}{more} ({folder})." if said else ""
+    more = f"; and {len(writers) - 3} more" if len(writers) > 3 else ""
+    return f"Another process writes this run: {'; '.join(writers[:3])}{more} ({folder})." if writers else ""
 
 
 def follow(connection: sql.Connection, number: int, spec: JobSpec, state: str) -> None:

@@ -55,12 +55,10 @@ def noted(job: Job, number: int) -> TaskState | None:
 def _read(file: Path, number: int) -> TaskState | None:
     try:
         tasks: Any = json.loads(file.read_text(encoding="utf-8"))["tasks"]
-        found = next((task for task in tasks if task["task"] == number and task["state"] in ENDED), None)
-        if found is None:
+        end = next((task for task in tasks if task["task"] == number and task["state"] in ENDED), None)
+        if end is None:
             return None
         names = [field.name for field in dataclasses.fields(TaskState)]
-        return TaskState(
-            **{**{key: found[key] for key in names if key in found}, "hosts": tuple(found["hosts"])}
-        )
+        return TaskState(**{**{key: end[key] for key in names if key in end}, "hosts": tuple(end["hosts"])})
     except (OSError, ValueError, TypeError, KeyError):
         return None  # half a file, or none: as good as no word

@@ -40,22 +40,22 @@ def tokens(connection: sql.Connection, user: str, key: str, digest: str, fresh: 
         KeyUsedError: something else was asked for by this key.
     """
     name = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
-    found = _found(connection, user, name)
-    if found is None and fresh:
+    submission = _found(connection, user, name)
+    if submission is None and fresh:
         row = {"user": user, "key": name, "digest": digest, "tokens": " ".join(fresh), "time": time.time()}
         try:
             with connection.begin_nested():
                 connection.execute(tables.submissions.insert().values(row))
             return list(fresh)
         except sql.exc.IntegrityError:  # another was first in this moment
-            found = _found(connection, user, name)
-    if found is None:
+            submission = _found(connection, user, name)
+    if submission is None:
         return []
-    if found.digest != digest:
+    if submission.digest != digest:
         raise KeyUsedError(
             "Something else was submitted by this key before.", cure="Draw a new key for each submission."
         )
-    return str(found.tokens).split()
+    return str(submission.tokens).split()
 
 
 def _found(connection: sql.Connection, user: str, name: str) -> Any:

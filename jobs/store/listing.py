@@ -55,18 +55,18 @@ class JobQuery:
 _REMEMBERED_S = 14 * 86400.0
 
 
-def page(connection: sql.Connection, wanted: JobQuery) -> tuple[list[Job], int]:
+def page(connection: sql.Connection, query: JobQuery) -> tuple[list[Job], int]:
     """Return the jobs of the page, and how many match on all pages."""
-    matching = [_whose(wanted)]
-    if wanted.states:
-        matching.append(_COLUMNS.state.in_(wanted.states))
-    if wanted.text:
-        matching.append(_holds(wanted.text))
-    column = SORTS[wanted.sort]
+    matching = [_whose(query)]
+    if query.states:
+        matching.append(_COLUMNS.state.in_(query.states))
+    if query.text:
+        matching.append(_holds(query.text))
+    column = SORTS[query.sort]
     # The number makes the order one of all jobs, so that none is on two pages.
-    order = [column.desc() if wanted.descending else column.asc(), _COLUMNS.number.desc()]
+    order = [column.desc() if query.descending else column.asc(), _COLUMNS.number.desc()]
     total = connection.execute(sql.select(sql.func.count()).select_from(tables.jobs).where(*matching))
-    found = statements.jobs(connection, *matching, order=order, offset=wanted.offset, limit=wanted.limit)
+    found = statements.jobs(connection, *matching, order=order, offset=query.offset, limit=query.limit)
     return found, int(total.scalar_one())
 
 
@@ -115,11 +115,13 @@ def requeued(connection: sql.Connection, user: str) -> list[Job]:
     The request is stored before the launcher is told. Where the process is killed after that, the job may
     run, and a job that ended long ago is not asked for otherwise.
     """
-    asked, of = tables.actions.c, tables.jobs.c
+    actions, of = tables.actions.c, tables.jobs.c
     numbers = (
-        sql.select(asked.job)
-        .join(tables.jobs, of.number == asked.job)
-        .where(asked.action == "requeue", asked.time > of.changed, asked.time > time.time() - _REMEMBERED_S)
+        sql.select(actions.job)
+        .join(tables.jobs, of.number == actions.job)
+        .where(
+            actions.action == "requeue", actions.time > of.changed, actions.time > time.time() - _REMEMBERED_S
+        )
     )
     return statements.jobs(connection, of.user == user, of.state.in_(ENDED), of.number.in_(numbers))
 

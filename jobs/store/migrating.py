@@ -52,15 +52,15 @@ def _revision(connection: sql.Connection) -> str | None:
         raise UnreadableError(f"{_TABLE}: {error}") from error
 
 
-def _other_format(url: sql.URL, found: int) -> StoreError:
+def _other_format(url: sql.URL, revision: int) -> StoreError:
     cure = "Use the newer Cingulum that wrote it, or name another store in CINGULUM_STORE."
-    if found < int(REVISION):
+    if revision < int(REVISION):
         cure = (
             "A version before 0.1.0 wrote it. Move it aside, or name another store in CINGULUM_STORE; then "
             "`cingulum jobs --rebuild` makes a new one from the jobs' folders."
         )
     return StoreError(
-        f"The store of jobs at {address.shown(url)} has format {found}; "
+        f"The store of jobs at {address.shown(url)} has format {revision}; "
         f"this Cingulum reads format {int(REVISION)}.",
         cure=cure,
     )

@@ -69,13 +69,13 @@ def folders() -> Iterator[Path]:
 
 def noted() -> tuple[list[Noted], list[str]]:
     """Return every job that has a folder, the oldest first; and why unreadable folders cannot be read."""
-    found, unreadable = [], []
+    jobs, unreadable = [], []
     for folder in folders():
         try:
-            found.append(_read(folder))
+            jobs.append(_read(folder))
         except (OSError, ValueError, TypeError, KeyError, IndexError, JobError) as error:
             unreadable.append(f"{folder}: {error}")
-    return sorted(found, key=lambda job: (job.submitted, job.token)), unreadable
+    return sorted(jobs, key=lambda job: (job.submitted, job.token)), unreadable
 
 
 def _read(folder: Path) -> Noted:

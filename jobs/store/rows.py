@@ -51,12 +51,12 @@ def task(row: sql.RowMapping) -> TaskState:
     """Return the state in a row of `tasks`."""
     names = [field.name for field in dataclasses.fields(TaskState)]
     try:
-        found = TaskState(**{**{key: row[key] for key in names}, "hosts": tuple(json.loads(row["hosts"]))})
+        state = TaskState(**{**{key: row[key] for key in names}, "hosts": tuple(json.loads(row["hosts"]))})
     except (ValueError, TypeError) as error:
         raise UnreadableError(f"task {row['task']} of row {row['job']} of jobs: {error}") from error
-    if found.state not in (*ACTIVE, *ENDED):
-        raise UnreadableError(f"task {found.task} of row {row['job']} of jobs is {found.state!r}")
-    return found
+    if state.state not in (*ACTIVE, *ENDED):
+        raise UnreadableError(f"task {state.task} of row {row['job']} of jobs is {state.state!r}")
+    return state
 
 
 def change_row(number: int, state: TaskState, now: float) -> dict[str, Any]:

@@ -55,12 +55,12 @@ def checked(names: Iterable[str]) -> tuple[str, ...]:
     Raises:
         JobError: the calling user is not in one of them.
     """
-    mine = groups()
+    own_groups = groups()
     for name in names:
-        if name not in mine:
+        if name not in own_groups:
             raise JobError(
                 f"{name[:MOST]!r} is not a group of {submitter.user()} on this host.",
-                cure=f"Your groups: {', '.join(mine) or 'none'}.",
+                cure=f"Your groups: {', '.join(own_groups) or 'none'}.",
             )
     return tuple(dict.fromkeys(names))
 

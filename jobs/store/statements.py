@@ -56,9 +56,9 @@ def named(text: str) -> sql.ColumnElement[bool]:
 
 
 def several(
-    connection: sql.Connection, texts: Sequence[str], wanted: sql.ColumnElement[bool]
+    connection: sql.Connection, texts: Sequence[str], criterion: sql.ColumnElement[bool]
 ) -> dict[str, Job]:
-    """Return the newest job of each of these ids that is wanted; those that name none are left out."""
+    """Return for each id the newest job that meets the criterion; ids that name none are left out."""
     names = {}
     for text in texts:
         with contextlib.suppress(JobError):
@@ -66,14 +66,14 @@ def several(
     numbers = [int(one.removeprefix("new-")) for one in names.values() if one.startswith("new-")]
     columns = tables.jobs.c
     named = sql.or_(columns.label.in_(list(names.values())), columns.number.in_(numbers))
-    found = jobs(connection, named, wanted)
+    found = jobs(connection, named, criterion)
     by_name = {name: job for job in reversed(found) for name in (job.label, job.key)}
     return {text: by_name[name] for text, name in names.items() if name in by_name}
 
 
 def jobs(
     connection: sql.Connection,
-    *wanted: sql.ColumnElement[bool],
+    *criteria: sql.ColumnElement[bool],
     order: Sequence[sql.ColumnElement[Any]] = (tables.jobs.c.number.desc(),),
     offset: int = 0,
     limit: int | None = None,
@@ -82,7 +82,7 @@ def jobs(
     """Return the jobs that match all criteria, the newest first unless another order is given; `lock`: until
     the transaction ends.
     """
-    query = sql.select(tables.jobs).where(*wanted).order_by(*order).offset(offset).limit(limit)
+    query = sql.select(tables.jobs).where(*criteria).order_by(*order).offset(offset).limit(limit)
     if lock:  # nothing to SQLite, whose writers come one after the other anyway
         query = query.with_for_update()
     found = connection.execute(query).mappings().all()
@@ -106,25 +106,25 @@ def jobs(
 
 def write(connection: sql.Connection, job: Job, states: Sequence[TaskState], now: float) -> list[StateChange]:
     """Write these states into the store where they are accepted; `job` is as the store has it."""
-    known = {state.task: state for state in job.tasks}
-    before = dict(known)
+    current = {state.task: state for state in job.tasks}
+    before = dict(current)
     for state in states:
-        if state.task in known:
-            known[state.task] = believed(known[state.task], rows.storable(state))
-    changed = [task for task in known if known[task] != before[task]]
+        if state.task in current:
+            current[state.task] = believed(current[state.task], rows.storable(state))
+    changed = [task for task in current if current[task] != before[task]]
     news = [
-        rows.change_row(job.number, known[task], now)
+        rows.change_row(job.number, current[task], now)
         for task in changed
-        if is_news(before[task], known[task])
+        if is_news(before[task], current[task])
     ]
     for task in changed:
-        row = rows.task_row(job.number, known[task])
+        row = rows.task_row(job.number, current[task])
         which = (tables.tasks.c.job == job.number) & (tables.tasks.c.task == task)
         connection.execute(tables.tasks.update().where(which).values(row))
     if news:
         connection.execute(tables.changes.insert(), news)
     if changed:
-        values = {"state": overall(list(known.values())), "revision": job.revision + 1, "changed": now}
+        values = {"state": overall(list(current.values())), "revision": job.revision + 1, "changed": now}
         connection.execute(tables.jobs.update().where(tables.jobs.c.number == job.number).values(values))
         admission.follow(connection, job.number, job.spec, str(values["state"]))
     return [rows.change(job, row) for row in news]

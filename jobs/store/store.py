@@ -67,11 +67,11 @@ class Store:
             JobError: there is none, or it is not an id.
         """
         with tables.reading(self._engine) as connection:
-            found = statements.jobs(connection, statements.named(text), _seen_by(viewer), limit=1)
-        if not found:
+            matching = statements.jobs(connection, statements.named(text), _seen_by(viewer), limit=1)
+        if not matching:
             tables.check_whole(self._engine)  # an index that is damaged finds nothing
             raise JobError(f"There is no job {text!r} in {self}.", cure="`cingulum jobs` lists them.")
-        return found[0]
+        return matching[0]
 
     def of_token(self, token: str) -> Job | None:
         """Return the job of a submission; None: there is none yet."""
@@ -122,10 +122,10 @@ class Store:
         with tables.reading(self._engine) as connection:
             return listing.requeued(connection, user)
 
-    def page(self, wanted: JobQuery) -> tuple[list[Job], int]:
+    def page(self, query: JobQuery) -> tuple[list[Job], int]:
         """Return one page of a list of jobs, and how many the whole list has."""
         with tables.reading(self._engine) as connection:
-            return listing.page(connection, wanted)
+            return listing.page(connection, query)
 
     def counts(self, user: str) -> dict[str, int]:
         """Return how many jobs of the user are in each state."""
@@ -213,27 +213,27 @@ class Store:
             StoreError: the job was adopted under another name: it was submitted twice.
         """
         now = time.time()
-        mine = tables.jobs.c.number == job.number
+        this_job = tables.jobs.c.number == job.number
         with tables.writing(self._engine) as connection:
-            found = statements.jobs(connection, mine, lock=True)[0]
-            if found.external == external:
-                return found
-            if found.external is not None:
+            stored = statements.jobs(connection, this_job, lock=True)[0]
+            if stored.external == external:
+                return stored
+            if stored.external is not None:
                 raise StoreError(
-                    f"Job {found.label} (token {job.token}) exists twice: {found.external} and {external}.",
+                    f"Job {stored.label} (token {job.token}) exists twice: {stored.external} and {external}.",
                     cure=f"Cancel one of them with the tools of {job.launcher}.",
                 )
             connection.execute(
                 tables.jobs.update()
-                .where(mine)
+                .where(this_job)
                 .values(external=external, label=label(job.launcher, job.number, external))
             )
             statements.write(
-                connection, found, [TaskState(task.task, "PENDING") for task in found.tasks], now
+                connection, stored, [TaskState(task.task, "PENDING") for task in stored.tasks], now
             )
-            return statements.jobs(connection, mine)[0]
+            return statements.jobs(connection, this_job)[0]
 
-    def record(self, found: Iterable[tuple[Job, Sequence[TaskState]]]) -> list[StateChange]:
+    def record(self, answers: Iterable[tuple[Job, Sequence[TaskState]]]) -> list[StateChange]:
         """Record the states that launchers reported, and what of them is new in the history.
 
         Each job is as it was read before the launcher was asked. Where the store has changed since, the
@@ -244,7 +244,7 @@ class Store:
             the changes, as in the history.
         """
         # In one order, lest two who write wait for each other's rows.
-        ordered = sorted(found, key=lambda pair: pair[0].number)
+        ordered = sorted(answers, key=lambda pair: pair[0].number)
         if not ordered:
             return []
         now = time.time()
@@ -262,7 +262,7 @@ class Store:
         again = [TaskState(state.task, "REQUEUED", restarts=state.restarts + 1) for state in chosen]
         return self.record([(job, again)])
 
-    def missing(self, asked: Iterable[tuple[Job, Sequence[int]]]) -> dict[tuple[int, int], float]:
+    def missing(self, absent: Iterable[tuple[Job, Sequence[int]]]) -> dict[tuple[int, int], float]:
         """Record which tasks of each job, and no others, its launcher no longer knows.
 
         Returns:
@@ -276,7 +276,7 @@ class Store:
         now = time.time()
         since: dict[tuple[int, int], float] = {}
         values: dict[tuple[int, int], float | None] = {}
-        for job, gone in asked:
+        for job, gone in absent:
             for task in job.tasks:
                 key = job.number, task.task
                 if task.task in gone:
@@ -334,15 +334,15 @@ class Store:
             shared_with: of other users, and shared with a group of this one.
         """
         columns = tables.jobs.c
-        wanted = [] if user is None else [columns.user == user]
+        criteria = [] if user is None else [columns.user == user]
         if states is not None:
-            wanted.append(columns.state.in_(states))
+            criteria.append(columns.state.in_(states))
         if changed_since is not None:
-            wanted.append(columns.changed >= changed_since)
+            criteria.append(columns.changed >= changed_since)
         if shared_with is not None:
-            wanted.append(sharing.of_others(shared_with))
+            criteria.append(sharing.of_others(shared_with))
         with tables.reading(self._engine) as connection:
-            return statements.jobs(connection, *wanted)
+            return statements.jobs(connection, *criteria)
 
 
 def _seen_by(viewer: Viewer | None) -> sql.ColumnElement[bool]:

@@ -68,23 +68,23 @@ def refresh(
         jobs = of_interest(store)
     changes: list[StateChange] = []
     for name, launcher in launchers.items():
-        asked: dict[str, Job] = {}
+        jobs_by_id: dict[str, Job] = {}
         replaced: list[Job] = []
         for job in sorted(jobs, key=lambda job: job.number):
             if job.external is not None and is_at(job, launcher):
                 # A Slurm that lost its state counts from 1 again: an id is that of the newest job.
-                if job.external in asked:
-                    replaced.append(asked[job.external])
-                asked[job.external] = job
-        if not asked:
+                if job.external in jobs_by_id:
+                    replaced.append(jobs_by_id[job.external])
+                jobs_by_id[job.external] = job
+        if not jobs_by_id:
             continue
         try:
-            answer = launcher.states(list(asked))
+            answer = launcher.states(list(jobs_by_id))
             _check(name, answer)
         except LauncherError as error:
             silent[name] = error
             continue
-        answers = [(job, answer.get(external, [])) for external, job in asked.items()]
+        answers = [(job, answer.get(external, [])) for external, job in jobs_by_id.items()]
         changes += _take(store, [*answers, *((job, []) for job in replaced)], grace_s)
     return Refreshed(tuple(changes), silent)
 
@@ -97,19 +97,19 @@ def _take(
     me = submitter.user()
     gone = [(job, _unspoken(job, states) if job.user == me else []) for job, states in answers]
     since = store.missing(gone)
-    found: list[tuple[Job, Sequence[TaskState]]] = []
+    news: list[tuple[Job, Sequence[TaskState]]] = []
     for (job, states), (_, unspoken) in zip(answers, gone, strict=True):
-        known = {state.task: state for state in job.tasks}
+        stored = {state.task: state for state in job.tasks}
         gone_for_good = []
         for task in unspoken:
             noted = ends.noted(job, task)
             waited_s = time.time() - since.get((job.number, task), time.time())
-            if _is_of_this_start(noted, known[task]) or waited_s >= grace_s:
-                gone_for_good.append(noted or _lost(job, known[task]))
-        if gone_for_good or any(known.get(state.task) != state for state in states):
-            found.append((job, [*states, *gone_for_good]))
-    changes = store.record(found)
-    for job, _ in found:
+            if _is_of_this_start(noted, stored[task]) or waited_s >= grace_s:
+                gone_for_good.append(noted or _lost(job, stored[task]))
+        if gone_for_good or any(stored.get(state.task) != state for state in states):
+            news.append((job, [*states, *gone_for_good]))
+    changes = store.record(news)
+    for job, _ in news:
         ends.note(store.get(job.key))
     return changes
 
@@ -119,12 +119,12 @@ def _unspoken(job: Job, states: Sequence[TaskState]) -> list[int]:
     return [task.task for task in job.tasks if task.state in ACTIVE and task.task not in spoken]
 
 
-def _is_of_this_start(noted: TaskState | None, known: TaskState) -> bool:
+def _is_of_this_start(noted: TaskState | None, stored: TaskState) -> bool:
     """Return whether an end belongs to the task as last seen: then no other answer is awaited.
 
     After `cingulum requeue` the folder still has the end of the start before.
     """
-    return noted is not None and noted.restarts >= known.restarts
+    return noted is not None and noted.restarts >= stored.restarts
 
 
 def _lost(job: Job, task: TaskState) -> TaskState:

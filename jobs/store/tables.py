@@ -211,16 +211,16 @@ def _told(url: sql.URL) -> Iterator[None]:
             cure="pip install -e '.[postgresql]'" if url.get_backend_name() == "postgresql" else None,
         ) from error
     except sql.exc.SQLAlchemyError as error:
-        said = str(getattr(error, "orig", None) or error).strip()
-        said = address.without_secrets(said, url)
-        if isinstance(getattr(error, "orig", None), sqlite3.DatabaseError) and _DAMAGED.search(said):
-            raise _damaged(url, said) from error
+        message = str(getattr(error, "orig", None) or error).strip()
+        message = address.without_secrets(message, url)
+        if isinstance(getattr(error, "orig", None), sqlite3.DatabaseError) and _DAMAGED.search(message):
+            raise _damaged(url, message) from error
         cure = "Check that the database runs, and that CINGULUM_STORE is right."
         if url.get_backend_name() == "sqlite":
             cure = "Check whether the disk is full, and whether you may write to the file and its folder."
-            if "locked" in said:
+            if "locked" in message:
                 cure = f"Another process kept it for more than {WAIT_S:.0f} s. Try again; do not delete it."
-        raise StoreError(f"The store of jobs at {address.shown(url)}: {said}.", cure=cure) from error
+        raise StoreError(f"The store of jobs at {address.shown(url)}: {message}.", cure=cure) from error
     except (UnicodeDecodeError, rows.UnreadableError) as error:  # the first is the driver's
         raise _damaged(url, str(error)) from error
     except OSError as error:
@@ -275,13 +275,13 @@ def _begin(connection: sql.Connection) -> None:
 def _file_system(path: Path) -> str:
     """Return the type of the file system of a path (man 5 proc: mountinfo); "": unknown."""
     device = path.stat().st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
+    device_number = f"{os.major(device)}:{os.minor(device)}"
     try:
         lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
     except OSError:
         return ""
     for line in lines:
         mount, _, kind = line.partition(" - ")
-        if mount.split()[2] == wanted:
+        if mount.split()[2] == device_number:
             return kind.split()[0]
     return ""

@@ -87,49 +87,49 @@ def read(
     if silent:
         named = ", ".join(silent)
         return Blame("does not answer: powered off, or the link to it is cut", host=named, lost=True)
-    found = _LOST.search(text)
-    if found:
-        return Blame("the connection to it is lost", host=_as_named(found["host"], hosts), lost=True)
-    found = _NODE_FAILURE.search(text)
-    if found:
-        return Blame("the connection to it is lost", host=_as_named(found["host"], hosts), lost=True)
-    ssh = (found for found in _NO_SSH.finditer(text) if not hosts or _as_named(found["host"], hosts) in hosts)
-    found = next(ssh, None)
-    if found:  # a program may use ssh, too, to other hosts
-        why = f"ssh: {found['why'].strip(' :')}" if found["why"].strip(" :") else "ssh cannot reach it"
-        return Blame(why, host=_as_named(found["host"], hosts), lost=True)
+    match = _LOST.search(text)
+    if match:
+        return Blame("the connection to it is lost", host=_as_named(match["host"], hosts), lost=True)
+    match = _NODE_FAILURE.search(text)
+    if match:
+        return Blame("the connection to it is lost", host=_as_named(match["host"], hosts), lost=True)
+    ssh = (match for match in _NO_SSH.finditer(text) if not hosts or _as_named(match["host"], hosts) in hosts)
+    match = next(ssh, None)
+    if match:  # a program may use ssh, too, to other hosts
+        why = f"ssh: {match['why'].strip(' :')}" if match["why"].strip(" :") else "ssh cannot reach it"
+        return Blame(why, host=_as_named(match["host"], hosts), lost=True)
     if left:
         return _of_rank(left[0], hosts)
-    found = _OURS.search(text)
-    if found:
-        host, why = _as_named(found["host"], hosts), re.sub("^error: ", "", found["why"])
-        return Blame(why, found["who"], host, lost=why.startswith("does not answer"))
-    found = _SIGNAL.search(text)
-    if found:
+    match = _OURS.search(text)
+    if match:
+        host, why = _as_named(match["host"], hosts), re.sub("^error: ", "", match["why"])
+        return Blame(why, match["who"], host, lost=why.startswith("does not answer"))
+    match = _SIGNAL.search(text)
+    if match:
         return Blame(
-            f"was killed by {_signal(int(found['signal']))}",
-            _who(found["rank"], text),
-            _as_named(found["host"], hosts),
+            f"was killed by {_signal(int(match['signal']))}",
+            _who(match["rank"], text),
+            _as_named(match["host"], hosts),
         )
-    found = _NO_PROGRAM.search(text)
-    if found:
-        return Blame(f"there is no program {found['what'].strip()}", host=_as_named(found["host"], hosts))
+    match = _NO_PROGRAM.search(text)
+    if match:
+        return Blame(f"there is no program {match['what'].strip()}", host=_as_named(match["host"], hosts))
     if _NO_SLOTS.search(text):
         return Blame("mpirun: there are fewer slots than ranks")
-    found = _ALONE.search(text)
-    if found:
-        return Blame(found["why"])
-    found = _SRUN.search(text)
-    if found:
-        return Blame(found["why"], _who(found["rank"], text), _as_named(found["host"], hosts))
+    match = _ALONE.search(text)
+    if match:
+        return Blame(match["why"])
+    match = _SRUN.search(text)
+    if match:
+        return Blame(match["why"], _who(match["rank"], text), _as_named(match["host"], hosts))
     if _NO_DAEMON.search(text):
         return Blame("mpirun could not start its daemon (orted, prted) on a host")
-    found = _STATUS.search(text)
-    if found:
-        return Blame(f"ended with exit code {found['code']}", _who(found["rank"], text))
-    found = _TCP.search(text)
-    if found:
-        return Blame(f"a connection between ranks broke: {found['why']}")
+    match = _STATUS.search(text)
+    if match:
+        return Blame(f"ended with exit code {match['code']}", _who(match["rank"], text))
+    match = _TCP.search(text)
+    if match:
+        return Blame(f"a connection between ranks broke: {match['why']}")
     if exit_code > 128:
         return Blame(f"was killed by {_signal(exit_code - 128)}")
     return Blame(f"ended with exit code {exit_code}")

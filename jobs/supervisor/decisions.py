@@ -48,20 +48,20 @@ def judge(code: int, word: Word) -> StartVerdict:
 
 
 def is_spent(failures: int, requeues: int) -> bool:
-    """Return whether so many failed starts are more than allowed."""
+    """Return whether more starts have failed than are allowed."""
     return failures > requeues
 
 
-def word_of_slurm(asked: str, *, preempted: bool) -> Word:
+def word_of_slurm(signal_name: str, *, preempted: bool) -> Word:
     """Return Slurm's order to a start.
 
     Args:
-        asked: the last signal that it got: "USR2", "TERM", or "" for none.
-        preempted: whether Slurm says so of this very start.
+        signal_name: the last signal that the start got: "USR2", "TERM", or "" for none.
+        preempted: whether Slurm says that it preempted this very start.
     """
-    if asked == "TERM" or preempted:
+    if signal_name == "TERM" or preempted:
         return "again"
-    return "time" if asked else None
+    return "time" if signal_name else None
 
 
 class JobRecord(NamedTuple):

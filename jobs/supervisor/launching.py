@@ -58,20 +58,20 @@ class RankCommand(NamedTuple):
 
 
 def prepare(
-    launcher: RankLauncher, nodes: int, command: Sequence[str], given: Mapping[str, str]
+    launcher: RankLauncher, nodes: int, command: Sequence[str], inherited: Mapping[str, str]
 ) -> RankCommand:
-    """Return the command for this task on so many hosts: after the loss of one there may be fewer.
+    """Return the command for this task on `nodes` hosts: after the loss of one there may be fewer.
 
     Args:
         launcher: that is to be used.
         nodes: hosts of this start.
         command: of a rank.
-        given: the environment so far.
+        inherited: the environment so far.
 
     Raises:
         Refused: it cannot be started.
     """
-    environment = dict(given)
+    environment = dict(inherited)
     line = list(command)
     if launcher.name:
         # A job submitted with --export=NONE still hands its environment to the ranks.
@@ -146,14 +146,14 @@ def _beside(command: Sequence[str], name: str) -> Optional[str]:
 def _check_mpirun(mpirun: str, container: Sequence[str]) -> None:
     _need(mpirun)
     here = socket.gethostname()
-    said = _told([mpirun, "--version"])
-    if whose(said):  # each of its ranks would train alone
+    output = _told([mpirun, "--version"])
+    if whose(output):  # each of its ranks would train alone
         raise Refused(
             "%s on %s belongs to MPICH, Cray MPICH or Intel MPI. Horovod is built with Open MPI here: "
             "load a module with it, or name its mpirun in the site's profile." % (mpirun, here)
         )
     if container:
-        outside, inside = _series(said), _series(_told([*container, "mpirun", "--version"]))
+        outside, inside = _series(output), _series(_told([*container, "mpirun", "--version"]))
         if outside and inside and outside != inside:  # ranks in the image would not find each other
             raise Refused(
                 "Open MPI is %s on %s (%s) and %s in the image. Build the image with the host's version "

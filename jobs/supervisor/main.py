@@ -126,14 +126,14 @@ class Supervisor:
                 elif signal.SIGUSR2 in signal.sigpending():
                     self._ending.asked = "USR2"
                 return launching.exit_code(status)
-            found = launching.next_signal(self._ending.look_s)
+            signal_name = launching.next_signal(self._ending.look_s)
             self._ending.look()
-            if found == "USR2":
+            if signal_name == "USR2":
                 # The end of the time limit is near, or a job of higher priority needs the hosts.
                 self._ending.asked = "USR2"
                 say("asked to save (USR2)")
                 launching.tell_to_save(process)
-            elif found == "TERM":
+            elif signal_name == "TERM":
                 self._terminated(process)
 
     def _terminated(self, process: launching.Process) -> None:
@@ -172,35 +172,41 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--refused", action="store_true", help="only record that this start is impossible")
     cut = list(argv).index("--") if "--" in argv else len(argv)
     options, command = list(argv[:cut]), list(argv[cut + 1 :])
-    given = parser.parse_args(options)
+    arguments = parser.parse_args(options)
 
     launching.hold_signals()
     restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
-    here = given.witness or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+    here = arguments.witness or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     start = JobStart(restarts, here)
-    slurm = SlurmCalls(given.label, given.hosts)
-    record = Record(given.folder, given.task, restarts + 1)
+    slurm = SlurmCalls(arguments.label, arguments.hosts)
+    record = Record(arguments.folder, arguments.task, restarts + 1)
     shrinking = Shrinking(
-        start, slurm, given.least_nodes, given.nodes, given.ranks_per_node, given.cores, options
+        start,
+        slurm,
+        arguments.least_nodes,
+        arguments.nodes,
+        arguments.ranks_per_node,
+        arguments.cores,
+        options,
     )
-    if given.witness:
+    if arguments.witness:
         return shrinking.witness(record.log)
-    progress = TaskProgress(record.standing, given.run, given.limited)
-    ending = Ending(start, slurm, record, shrinking, progress, given.requeues, given.asked)
-    supervisor = Supervisor(start, given.hosts, record, shrinking, progress, given.requeues, ending)
-    if given.refused:
+    progress = TaskProgress(record.standing, arguments.run, arguments.limited)
+    ending = Ending(start, slurm, record, shrinking, progress, arguments.requeues, arguments.asked)
+    supervisor = Supervisor(start, arguments.hosts, record, shrinking, progress, arguments.requeues, ending)
+    if arguments.refused:
         return supervisor.refuse()
     launcher = RankLauncher(
-        given.launcher,
-        given.ranks_per_node,
-        given.mpirun,
-        given.mpi,
-        given.srun_option,
-        given.outlives,
-        given.contained,
+        arguments.launcher,
+        arguments.ranks_per_node,
+        arguments.mpirun,
+        arguments.mpi,
+        arguments.srun_option,
+        arguments.outlives,
+        arguments.contained,
     )
     try:
-        launch = launching.prepare(launcher, given.nodes, command, os.environ)
+        launch = launching.prepare(launcher, arguments.nodes, command, os.environ)
     except launching.Refused as error:
         return supervisor.refuse(str(error))
     return supervisor.run(launch)

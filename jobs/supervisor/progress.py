@@ -43,20 +43,20 @@ def newest_step(run: str) -> Optional[int]:
     return max([int(match.group(1)) for match in found if match], default=-1)
 
 
-def begun(known: Standing, newest: Optional[int]) -> Standing:
+def begun(standing: Standing, newest: Optional[int]) -> Standing:
     """Return the standing as a start begins at step `newest`; where checkpoints were removed, count anew."""
-    return known if newest is None or newest == known.step else Standing(newest, 0)
+    return standing if newest is None or newest == standing.step else Standing(newest, 0)
 
 
-def saved(known: Standing, newest: Optional[int]) -> Standing:
+def saved(standing: Standing, newest: Optional[int]) -> Standing:
     """Return the standing after a start that saved at its time limit, or by itself, and leaves `newest`.
 
     A start that was asked to save for another reason (preemption, a requeue) is not counted: it may have come
     before the first step. Where `newest` is None, nothing is known of the start, and it is not counted.
     """
     if newest is None:
-        return known
-    return Standing(newest, 0) if newest > known.step else Standing(known.step, known.idle + 1)
+        return standing
+    return Standing(newest, 0) if newest > standing.step else Standing(standing.step, standing.idle + 1)
 
 
 def is_stuck(now: Standing) -> bool:

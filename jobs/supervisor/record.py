@@ -43,15 +43,15 @@ def told(log: Path, begins: int) -> str:
 
 def left_by_ranks(folder: Path) -> List[Dict[str, Any]]:
     """Return what ranks of a failed start have left (trainer/ranks/failure_file.py), the earliest first."""
-    found = []
+    records = []
     for path in sorted(folder.glob("*.json")):
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
         if isinstance(record, dict) and isinstance(record.get("message"), str):
-            found.append(record)
-    return sorted(found, key=_when)
+            records.append(record)
+    return sorted(records, key=_when)
 
 
 class Record:

@@ -46,7 +46,7 @@ def plug_in(folder: Path, hosts: Iterable[str]) -> None:
         programs.run(
             ["nsenter", "--target", str(number), "--net", "ip", "-batch", "-"],
             f"giving {host} its address",
-            given=f"link set lo up\naddr add {address(host)}/24 dev eth0\nlink set eth0 up\n"
+            stdin=f"link set lo up\naddr add {address(host)}/24 dev eth0\nlink set eth0 up\n"
             + _congestion_control(host),
         )
 
@@ -112,7 +112,7 @@ def shape(folder: Path, host: str, rate: str | None) -> None:
             programs.run(
                 [*inside, "tc", "-batch", "-"],
                 f"shaping the link of {host}",
-                given=f"qdisc add dev {device} root handle 1: htb default 10\n"
+                stdin=f"qdisc add dev {device} root handle 1: htb default 10\n"
                 f"class add dev {device} parent 1: classid 1:10 htb rate {limit} ceil {limit} "
                 f"burst {_burst(rate)} cburst {_burst(rate)} quantum 60000\n",
             )
@@ -139,7 +139,7 @@ def _switch(folder: Path) -> list[str]:
 
 
 def _ip_batch(folder: Path, doing: str, *lines: str) -> None:
-    programs.run([*_switch(folder), "ip", "-batch", "-"], doing, given="\n".join([*lines, ""]))
+    programs.run([*_switch(folder), "ip", "-batch", "-"], doing, stdin="\n".join([*lines, ""]))
 
 
 # The kernel's own way to delay packets (netem) is missing from many kernels that run virtual machines.

@@ -164,15 +164,15 @@ def inner(number: int, path: str) -> Path:
 
 def running(number: int, program: str) -> list[int]:
     """Return numbers, within a host, of the processes there that run a program of this name."""
-    found = []
+    pids = []
     for stat in inner(number, "/proc").glob("[0-9]*/stat"):
         try:
             before, _, after = stat.read_text().rpartition(")")
         except OSError:
             continue
         if before.partition("(")[2] == program and after.split()[0] != "Z":
-            found.append(int(stat.parent.name))
-    return found
+            pids.append(int(stat.parent.name))
+    return pids
 
 
 def environment(variables: Mapping[str, str]) -> list[str]:
@@ -225,7 +225,7 @@ _QUOTA_PERIOD = 100_000  # microseconds; the kernel's own default
 
 
 def set_quota(folder: Path, name: str, hosts: tuple[str, ...], cpus: float) -> None:
-    """Make a cgroup for each host with the CPU time of so many cores; a host joins its own as it starts.
+    """Make a cgroup for each host with the CPU time of `cpus` cores; a host joins its own as it starts.
 
     Raises:
         LauncherError: this machine has no such cgroups, or does not let us make any.

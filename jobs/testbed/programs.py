@@ -100,7 +100,7 @@ def run(
     argv: Sequence[str],
     doing: str,
     *,
-    given: str = "",
+    stdin: str = "",
     environment: Mapping[str, str] | None = None,
     timeout: float = 60,
 ) -> str:
@@ -109,7 +109,7 @@ def run(
     Args:
         argv: program and arguments.
         doing: what this is for, as the error says it: "making the switch".
-        given: its standard input.
+        stdin: its standard input.
         environment: all of its environment; default: a PATH only.
         timeout: in seconds.
 
@@ -117,7 +117,7 @@ def run(
         LauncherError: it cannot be run, failed, or took too long.
     """
     return ask(
-        argv, seconds=timeout, doing=doing, given=given, environment={"PATH": PATH, **(environment or {})}
+        argv, seconds=timeout, doing=doing, stdin=stdin, environment={"PATH": PATH, **(environment or {})}
     )
 
 
@@ -125,7 +125,7 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float, *, every:
     """Poll a condition until it holds.
 
     Raises:
-        LauncherError: it did not hold within so many seconds; the message names `what`.
+        LauncherError: it did not hold within `seconds` seconds; the message names `what`.
     """
     until = time.monotonic() + seconds
     while not condition():

@@ -38,7 +38,7 @@ class Testbed:
         shared: Path | Sequence[Path] | None = None,
         folder: Path | None = None,
         tied: bool = False,
-        **asked: Any,
+        **options: Any,
     ) -> Testbed:
         """Make hosts, network and daemons; return when all nodes are idle. Remove everything on failure.
 
@@ -47,7 +47,7 @@ class Testbed:
             shared: folders that hosts must see although they lie in /tmp, /dev/shm or /run.
             folder: where to put its files; must not exist. Default: below layout.BASE.
             tied: its processes end when the calling one ends, even by kill -9.
-            asked: what else is asked for: `name`, `cpus`, `gpus`, ..., as `Settings` has them.
+            options: further settings: `name`, `cpus`, `gpus`, ..., as `Settings` has them.
 
         Raises:
             JobError: a value that cannot be.
@@ -55,7 +55,7 @@ class Testbed:
         """
         kept = [shared] if isinstance(shared, Path) else list(shared or [])
         hidden = {str(path.resolve()) for path in kept if making.hidden(path.resolve())}
-        settings = Settings(hosts=hosts, kept=tuple(sorted(hidden)), **asked)
+        settings = Settings(hosts=hosts, kept=tuple(sorted(hidden)), **options)
         for path in kept:
             if not path.is_dir():
                 raise JobError(f"{path} is not a folder, and cannot be shared.")
@@ -145,7 +145,7 @@ class Testbed:
         user: str | None = None,
         *,
         timeout: float = 60,
-        given: str | None = None,
+        stdin: str | None = None,
         cwd: Path | str | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
@@ -154,7 +154,7 @@ class Testbed:
         Args:
             host, argv, user, cwd, environment: as in `argv`.
             timeout: in seconds; then it is killed.
-            given: its standard input.
+            stdin: its standard input.
 
         Returns:
             Exit code (-n: killed by signal n) and both streams.
@@ -167,7 +167,7 @@ class Testbed:
         try:
             return subprocess.run(
                 line,
-                input=given or "",
+                input=stdin or "",
                 capture_output=True,
                 text=True,
                 errors="replace",
@@ -241,7 +241,7 @@ class Testbed:
         """Restore its first state: no job, all hosts up, links as requested, every node idle.
 
         Raises:
-            LauncherError: it would not, within so many seconds.
+            LauncherError: it did not come to that state within `seconds` seconds.
         """
         for host in self.settings.all_names:
             if not self.is_up(host):

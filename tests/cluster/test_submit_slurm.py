@@ -348,7 +348,7 @@ def test_a_dry_run_shows_all_and_touches_nothing(study):
     assert "'--dependency=afterok:<id of mine>'" in done.stdout
     plan = study.told("submit", "mine.yaml", "--nodes", 3, "--then", "report", "--dry-run")
     script = plan["jobs"][0]["files"]["job.sbatch"]
-    assert study.cluster.exec("ctl", ["sbatch", "--test-only"], given=script).returncode == 0
+    assert study.cluster.exec("ctl", ["sbatch", "--test-only"], stdin=script).returncode == 0
     assert sorted(study.folder.rglob("*")) == before
     assert study.slurm("squeue", "--noheader").strip() == ""
 

@@ -46,7 +46,7 @@ def test_hosts_see_the_folders_they_share(cluster: Testbed, tmp_path):
 
 
 def test_a_command_in_a_host_keeps_its_streams_and_its_exit_code(cluster: Testbed):
-    done = cluster.exec("n2", ["sh", "-c", "cat; echo wrong >&2; exit 7"], given="told\n")
+    done = cluster.exec("n2", ["sh", "-c", "cat; echo wrong >&2; exit 7"], stdin="told\n")
     assert (done.returncode, done.stdout, done.stderr) == (7, "told\n", "wrong\n")
     assert cluster.exec("n2", ["sh", "-c", "kill -9 $$"]).returncode == -9
 

@@ -12,7 +12,7 @@ from trainer.errors import LauncherError
 
 
 def test_what_a_program_prints_comes_back_whatever_its_bytes():
-    assert ask(["sh", "-c", "cat; printf '\\377'; echo no >&2"], seconds=20, given="told ") == "told \ufffd"
+    assert ask(["sh", "-c", "cat; printf '\\377'; echo no >&2"], seconds=20, stdin="told ") == "told \ufffd"
 
 
 def test_it_gets_our_environment_or_the_one_that_was_given(monkeypatch):

@@ -104,11 +104,11 @@ _STATISTICS = (*_MOMENTS, *(f"{name} of the foreground" for name in _MOMENTS), "
 
 def _of_volume(volume: np.ndarray) -> np.ndarray:
     """(C * statistics,) of a volume (D, H, W, C)."""
-    found: list[float] = []
+    statistics: list[float] = []
     for channel in np.moveaxis(volume.astype(np.float32), -1, 0):
         inside = channel[channel > otsu(channel)] if np.ptp(channel) > 0 else channel
-        found += [*_statistics(channel), *_statistics(inside), inside.size / channel.size]
-    return np.array(found)
+        statistics += [*_statistics(channel), *_statistics(inside), inside.size / channel.size]
+    return np.array(statistics)
 
 
 def _statistics(values: np.ndarray) -> list[float]:

@@ -51,27 +51,27 @@ def probabilities(
     Returns:
         float64 (N, classes); NaN for rows that no fold tests.
     """
-    found = np.full((len(values), classes), np.nan)
+    predicted = np.full((len(values), classes), np.nan)
     for fold in folds:
         train, test = list(fold.train), list(fold.test)
         with threadpool_limits(1):
             model = classifier().fit(values[train], numbers[train])
             likely = model.predict_proba(values[test])
-        found[test] = 0.0
-        found[np.ix_(test, model.classes_)] = likely
-    return found
+        predicted[test] = 0.0
+        predicted[np.ix_(test, model.classes_)] = likely
+    return predicted
 
 
 def numbers(
     values: np.ndarray, targets: np.ndarray, folds: Sequence[Split], make: Callable[[], Pipeline] = regressor
 ) -> np.ndarray:
     """Return numbers as `probabilities` does, for targets that are numbers: float64 (N,)."""
-    found = np.full(len(values), np.nan)
+    predicted = np.full(len(values), np.nan)
     for fold in folds:
         train, test = list(fold.train), list(fold.test)
         with threadpool_limits(1):
-            found[test] = make().fit(values[train], targets[train]).predict(values[test])
-    return found
+            predicted[test] = make().fit(values[train], targets[train]).predict(values[test])
+    return predicted
 
 
 def _imputer() -> SimpleImputer:
@@ -110,14 +110,14 @@ def of_classes(
     groups, left_out = _groups(shards, rows, progress)
     parts = _renumbered(parts, rows)
     who = [shards.volumes[row].subject for row in rows]
-    found = {
+    metrics = {
         name: classification_metrics(true, probabilities(group.values, true, parts, len(names)), names, who)
         for name, group in groups.items()
     }
     shares = np.bincount(true, minlength=len(names)) / len(true)
     chance = {"auc": 0.5, "balanced_accuracy": 1 / len(names), "accuracy": float(shares.max())}
     about = {"task": "classification", "classes": list(names)}
-    return about | _summary(shards, rows, folds, seed, chance, found, groups, left_out)
+    return about | _summary(shards, rows, folds, seed, chance, metrics, groups, left_out)
 
 
 def of_numbers(
@@ -136,14 +136,14 @@ def of_numbers(
     groups, left_out = _groups(shards, rows, progress, age=target != "age")
     parts = _renumbered(parts, rows)
     who = [shards.volumes[row].subject for row in rows]
-    found = {
+    metrics = {
         name: regression_metrics(true, numbers(group.values, true, parts), who)
         for name, group in groups.items()
     }
     mean = numbers(np.zeros((len(rows), 1)), true, parts, DummyRegressor)
     chance = regression_metrics(true, mean, who)
     return {"task": "regression", "target": target} | _summary(
-        shards, rows, folds, seed, chance, found, groups, left_out
+        shards, rows, folds, seed, chance, metrics, groups, left_out
     )
 
 
@@ -218,7 +218,7 @@ def _summary(
     folds: int,
     seed: int,
     chance: dict[str, Any],
-    found: dict[str, dict[str, Any]],
+    metrics: dict[str, dict[str, Any]],
     groups: dict[str, Features],
     left_out: dict[str, str],
 ) -> dict[str, Any]:
@@ -230,6 +230,6 @@ def _summary(
         "folds": folds,
         "seed": seed,
         "chance": chance,
-        "groups": {name: {"features": list(groups[name].names), **found[name]} for name in found},
+        "groups": {name: {"features": list(groups[name].names), **metrics[name]} for name in metrics},
         "left_out": left_out,
     }

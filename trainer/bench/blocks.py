@@ -32,15 +32,15 @@ def answer(world: Any, block: Callable[[], Any], watch: ProgressWatch | None = N
     watch.beat("training the first block")
     block()
     word: str = "ready"
-    told: Any = os.getpid()
+    content: Any = os.getpid()
     while True:
         watch.beat(f"telling the other ranks that it is {word}")
-        _say(world, word, told)
+        _say(world, word, content)
         watch.rest()
         if not world.broadcast_object(world.is_main and sys.stdin.readline() == "go\n"):
             return
         watch.beat("training a block")
-        word, told = "done", block()
+        word, content = "done", block()
 
 
 def seconds_of(
@@ -57,8 +57,8 @@ def seconds_of(
     return seconds
 
 
-def _say(world: Any, word: str, mine: Any) -> None:
-    everyones = world.allgather_object(mine)
+def _say(world: Any, word: str, content: Any) -> None:
+    everyones = world.allgather_object(content)
     if world.is_main:
         sys.stdout.write(f"{word} {json.dumps(everyones)}\n")
         sys.stdout.flush()
@@ -91,7 +91,7 @@ class ProgressWatch:
         self._watched = threading.get_ident()
 
     def beat(self, what: str) -> None:
-        """Say that there is progress, and what comes next."""
+        """Record progress, and what the rank does next."""
         self._last = (what, 0.0)
 
     def rest(self) -> None:

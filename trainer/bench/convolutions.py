@@ -20,7 +20,7 @@ from trainer.bench.blocks import ProgressWatch
 
 @dataclasses.dataclass(frozen=True)
 class ConvolutionJob:
-    """What to time: each kind of `KINDS`, so many times in a block."""
+    """What to time: each kind of `KINDS`, `passes` times in a block."""
 
     passes: int = 1
 

@@ -68,11 +68,11 @@ def _block(learner: Any, batches: Iterator[Any], steps: int) -> dict[str, Any]:
     timeline, loss = [], None
     began = time.perf_counter()
     for _ in range(steps):
-        asked = time.perf_counter()
+        requested = time.perf_counter()
         x, y, w = next(batches)
         came = time.perf_counter()
         loss = learner.train_step(x, y, w)
-        timeline.append({"wait_s": came - asked, "step_s": time.perf_counter() - asked})
+        timeline.append({"wait_s": came - requested, "step_s": time.perf_counter() - requested})
     if loss is not None:
         loss.numpy()  # an accelerator may still be at work
     return {"seconds": time.perf_counter() - began, "steps": timeline}

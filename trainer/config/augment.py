@@ -192,13 +192,13 @@ class AugmentConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_preset(cls, given: Any) -> Any:
-        preset = PRESETS.get(str(given.get("preset"))) if isinstance(given, dict) else None
+    def _with_preset(cls, section: Any) -> Any:
+        preset = PRESETS.get(str(section.get("preset"))) if isinstance(section, dict) else None
         if preset is None:
-            return given
-        expanded = dict(given)
+            return section
+        expanded = dict(section)
         for name, values in preset.items():
-            own = given.get(name, {})
+            own = section.get(name, {})
             if isinstance(own, dict):
                 expanded[name] = {**values, **own}
         return expanded

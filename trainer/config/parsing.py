@@ -52,20 +52,20 @@ def _made(document: Document, overrides: Sequence[str], source: str, path: Path 
     try:
         return RunConfig.model_validate(tree)
     except ValidationError as error:
-        found = explaining.apart(error.errors())
+        problems = explaining.apart(error.errors())
     of_file = _problems(document.tree) if changes else set()
 
     def sentences() -> Iterator[str]:
-        for problem in found:
+        for problem in problems:
             change = _change(problem, changes, of_file)
             blamed = f"{COMMAND_LINE}: {explaining.cut(change)}" if change else source
             is_named = problem["loc"] in changes
             yield explaining.explain(blamed, problem, RunConfig, written, is_named=is_named)
 
     raise ConfigError(
-        explaining.screenful(sentences(), len(found)),
-        path=None if _change(found[0], changes, of_file) else path,
-        key=explaining.named(found[0]["loc"]) or None,
+        explaining.screenful(sentences(), len(problems)),
+        path=None if _change(problems[0], changes, of_file) else path,
+        key=explaining.named(problems[0]["loc"]) or None,
     )
 
 

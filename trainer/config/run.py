@@ -100,12 +100,12 @@ class RunConfig(Section):
     def _classes_are_told_apart(self) -> RunConfig:
         if self.task.name == "classification":
             return self
-        for key, given in (
+        for key, is_set in (
             ("data.classes", self.data.classes is not None),
             ("data.sampling=balanced", self.data.sampling == "balanced"),
             ("train.label_smoothing", self.train.label_smoothing > 0),
         ):
-            if given:
+            if is_set:
                 raise ValueError(f"{key} is for classification; the task is {self.task.name}")
         return self
 

@@ -129,7 +129,7 @@ class StrategySection(Section):
     def tried(
         cls, replicas: int, ranks: int, samples: int, *, normalised: bool, speeds: Sequence[float]
     ) -> Sequence[StrategySection]:
-        """Return the sections that `auto` tries with so many replicas; pure.
+        """Return the sections that `auto` tries with `replicas` replicas; pure.
 
         None of them changes what an update is: batch norm takes its statistics of the samples of which it
         takes them in one process, so that a network with batch norm has one micro-batch.
@@ -144,10 +144,10 @@ class StrategySection(Section):
         return ()
 
     def readers(self, processes: int) -> int:
-        """Return how many parts each micro-batch is divided into, of so many launched processes.
+        """Return how many parts each micro-batch is divided into where `processes` processes are launched.
 
         Raises:
-            ValueError: there cannot be so many processes.
+            ValueError: the strategy cannot train with that number of processes.
         """
         return processes
 

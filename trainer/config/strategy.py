@@ -292,23 +292,23 @@ def section(value: dict[str, Any]) -> StrategySection:
     return _ANY.validate_python(value)
 
 
-def check(name: str | None, known: Sequence[str], done: str) -> None:
-    """Refuse a strategy of which something cannot be said.
+def check(name: str | None, allowed: Sequence[str], done: str) -> None:
+    """Refuse a strategy that a command cannot plan or simulate.
 
     Args:
         name: of a strategy; None: any.
-        known: names of those of which it can.
-        done: what is done with them, for the message: planned, simulated.
+        allowed: names of the strategies that it can.
+        done: what it does with them, for the message: planned, simulated.
 
     Raises:
-        ConfigError: it is not among them.
+        ConfigError: the strategy is not allowed.
     """
-    if name is not None and name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
+    if name is not None and name not in allowed:
+        close = difflib.get_close_matches(name, allowed, n=1)
         raise ConfigError(
             f"train.strategy: {name} is not one that can be {done}."
             + (f" Did you mean {close[0]!r}?" if close else ""),
-            cure="Name one of these: " + ", ".join(f"--strategy {one}" for one in known),
+            cure="Name one of these: " + ", ".join(f"--strategy {one}" for one in allowed),
             key="train.strategy.name",
         )
 

@@ -60,9 +60,9 @@ class ScheduleConfig(Section):
     With `--resume train.epochs=N` for a larger N, every update that the run was to have so far keeps its
     rate. `extend: tail`: under `cosine` the added epochs have the rate of the last of these updates, which is
     a little above `final`; `constant` and `step` do not depend on the number of epochs, and go on as they are
-    written. `extend: restart`: the added epochs are a cycle of their own, the rates of a run of so many
-    epochs, warm-up included; `step_epochs` count from its beginning. Both follow from the epochs that the run
-    was to have each time that it was made longer, so that it can be done again. N cannot be smaller.
+    written. `extend: restart`: the added epochs are a cycle of their own, with the rates of a run of these
+    epochs alone, warm-up included; `step_epochs` count from its beginning. Both follow from the epochs that
+    the run was to have each time that it was made longer, so that it can be done again. N cannot be smaller.
     """
 
     name: Literal["constant", "cosine", "step"] = Field(

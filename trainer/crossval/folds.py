@@ -186,13 +186,13 @@ def check(crossval: CrossValidation) -> None:
             )
 
 
-def _compare(path: Path, given: RunConfig) -> None:
+def _compare(path: Path, config: RunConfig) -> None:
     try:
         stored = configuration.load(path)
     except ConfigError as error:
         raise RunError(f"{path}: cannot be used: {error.message}", path=path) from None
     # Other than a run that is resumed, epochs may not grow: finished folds would have had fewer.
-    differing = record.differences(stored, given)
+    differing = record.differences(stored, config)
     differing.pop("name", None)
     if differing:
         shared = path if path.name == CONFIG_NAME else path.parent.parent / CONFIG_NAME

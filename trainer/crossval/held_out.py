@@ -56,8 +56,8 @@ def read(crossval: CrossValidation) -> HeldOut:
     for fold in crossval.folds:
         _check_data(fold, ran.shards.content_hash, expected)
     header, by_seed = _collect(crossval)
-    for seed, found in by_seed.items():
-        _check_once(seed, found, expected)
+    for seed, held_out in by_seed.items():
+        _check_once(seed, held_out, expected)
     rows = sorted(expected)
     lines = tuple(tuple(by_seed[seed][row][1] for row in rows) for seed in crossval.seeds)
     judged = [tables.judged(header, of_seed) for of_seed in lines]
@@ -107,14 +107,14 @@ def _collect(crossval: CrossValidation) -> tuple[tuple[str, ...], dict[int, dict
         path = fold.run.evaluation / "test.csv"
         header, lines = _lines(path, header)
         for line in lines:
-            row, found = int(line["row"]), by_seed[fold.seed]
-            if row in found:
+            row, held_out = int(line["row"]), by_seed[fold.seed]
+            if row in held_out:
                 raise RunError(
                     f"{path}: subject {line['subject']!r} (row {row}) is held out twice for seed "
-                    f"{fold.seed}: in fold {found[row][0]} and in fold {fold.number}.",
+                    f"{fold.seed}: in fold {held_out[row][0]} and in fold {fold.number}.",
                     path=path,
                 )
-            found[row] = (fold.number, line)
+            held_out[row] = (fold.number, line)
     assert header is not None  # noqa: S101  # a cross-validation has two folds at least
     return header, by_seed
 
@@ -134,15 +134,15 @@ def _lines(path: Path, header: tuple[str, ...] | None) -> tuple[tuple[str, ...],
     return columns, lines
 
 
-def _check_once(seed: int, found: dict[int, tuple[int, Line]], expected: set[int]) -> None:
-    if found.keys() != expected:
-        row = min(found.keys() ^ expected)
+def _check_once(seed: int, held_out: dict[int, tuple[int, Line]], expected: set[int]) -> None:
+    if held_out.keys() != expected:
+        row = min(held_out.keys() ^ expected)
         what = "is held out in no fold" if row in expected else "belongs to no split"
         raise RunError(
             f"seed {seed}: the volume of row {row} {what}; the figures would be of the wrong subjects."
         )
     home: dict[str, int] = {}
-    for number, line in found.values():
+    for number, line in held_out.values():
         if home.setdefault(line["subject"], number) != number:
             raise RunError(
                 f"seed {seed}: scans of subject {line['subject']!r} are held out in fold "

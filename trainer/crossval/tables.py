@@ -41,24 +41,24 @@ def write(crossval: CrossValidation) -> dict[str, Any]:
     Raises:
         RunError: the runs do not hold every subject out exactly once per seed.
     """
-    found = held_out.read(crossval)
+    scans = held_out.read(crossval)
     # What needs no computing comes first: no figure can keep it from being written.
     _write_csv(
-        crossval.folder / PREDICTIONS_NAME, ["seed", "fold", *found.header], _predictions(found, crossval)
+        crossval.folder / PREDICTIONS_NAME, ["seed", "fold", *scans.header], _predictions(scans, crossval)
     )
     runs = [_run(fold) for fold in crossval.folds]
     _write_csv(crossval.folder / TABLE_NAME, *_table(runs))
-    seeds = per_seed(found)
+    seeds = per_seed(scans)
     summary = {
         "name": crossval.config.name,
-        "task": found.task,
-        "classes": list(found.classes),
+        "task": scans.task,
+        "classes": list(scans.classes),
         "shards": RunRecord.read(crossval.folds[0].run.run).shards.content_hash,
         "folds": crossval.config.data.split.folds,
         "seeds": list(crossval.seeds),
-        "volumes": len(found.rows),
-        "subjects": len(set(found.subjects.tolist())),
-        "pooled": pooled(found),
+        "volumes": len(scans.rows),
+        "subjects": len(set(scans.subjects.tolist())),
+        "pooled": pooled(scans),
         "over_folds": spread([run["metrics"] for run in runs]),
         "over_seeds": spread(seeds),
         "per_seed": [
@@ -128,10 +128,10 @@ def _flat(metrics: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _predictions(found: HeldOut, crossval: CrossValidation) -> Iterable[list[Any]]:
+def _predictions(scans: HeldOut, crossval: CrossValidation) -> Iterable[list[Any]]:
     for k, seed in enumerate(crossval.seeds):
-        for fold, line in zip(found.folds[k], found.lines[k], strict=True):
-            yield [seed, int(fold), *(line[name] for name in found.header)]
+        for fold, line in zip(scans.folds[k], scans.lines[k], strict=True):
+            yield [seed, int(fold), *(line[name] for name in scans.header)]
 
 
 def _write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
@@ -158,14 +158,14 @@ def _write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]
 AREAS = ("auc", "pr_auc")
 
 
-def pooled(found: HeldOut) -> dict[str, dict[str, Any]]:
+def pooled(scans: HeldOut) -> dict[str, dict[str, Any]]:
     """Return name of each figure -> `value` and 95 % `interval` ([low, high], or None where
     unknown).
     """
-    subjects = Subjects.named(found.subjects.tolist())
-    by_seed = [figures(found, k) for k in range(len(found.values))]
-    classes = found.true if found.task == "classification" else None
-    shares = _shares(found)
+    subjects = Subjects.named(scans.subjects.tolist())
+    by_seed = [figures(scans, k) for k in range(len(scans.values))]
+    classes = scans.true if scans.task == "classification" else None
+    shares = _shares(scans)
     result = {}
     for name in by_seed[0]:
         if name in shares:
@@ -190,14 +190,14 @@ def _scale(name: str) -> Scale:
     return "share" if name in (*AREAS, "balanced_accuracy", "dice") or name.startswith("dice_") else "size"
 
 
-def _shares(found: HeldOut) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _shares(scans: HeldOut) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """By name of a share of scans: bool (N,), which count, and float (N,), how many seeds are right."""
-    if found.task != "classification":
+    if scans.task != "classification":
         return {}
-    hits = np.mean([values.argmax(axis=1) == found.true for values in found.values], axis=0)
+    hits = np.mean([values.argmax(axis=1) == scans.true for values in scans.values], axis=0)
     shares = {"accuracy": (np.ones(len(hits), bool), hits)}
-    if len(found.classes) == 2:
-        shares |= {"sensitivity": (found.true == 1, hits), "specificity": (found.true == 0, hits)}
+    if len(scans.classes) == 2:
+        shares |= {"sensitivity": (scans.true == 1, hits), "specificity": (scans.true == 0, hits)}
     return shares
 
 
@@ -209,18 +209,19 @@ def _share(share: tuple[np.ndarray, np.ndarray], subjects: Subjects) -> dict[str
     return {"value": float(hits.mean()), "interval": share_interval(hits, subjects.of(counted))}
 
 
-def per_seed(found: HeldOut) -> list[dict[str, Any]]:
+def per_seed(scans: HeldOut) -> list[dict[str, Any]]:
     """Return for each seed the figures of all its scans together, without intervals."""
-    if found.task == "classification":
-        every = [classification_metrics(found.true, v, found.classes, None) for v in found.values]
+    if scans.task == "classification":
+        every = [classification_metrics(scans.true, v, scans.classes, None) for v in scans.values]
         return [
-            {name: value for name, value in one.items() if not name.endswith("_interval")} for one in every
+            {name: value for name, value in metrics.items() if not name.endswith("_interval")}
+            for metrics in every
         ]
-    ones = np.ones((1, len(found.rows)))
+    ones = np.ones((1, len(scans.rows)))
     with np.errstate(invalid="ignore", divide="ignore"):
         return [
-            {name: _known(figure(ones)[0]) for name, figure in figures(found, k).items()}
-            for k in range(len(found.values))
+            {name: _known(figure(ones)[0]) for name, figure in figures(scans, k).items()}
+            for k in range(len(scans.values))
         ]
 
 
@@ -242,16 +243,16 @@ def spread(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     return result
 
 
-def figures(found: HeldOut, seed: int) -> dict[str, Figure]:
+def figures(scans: HeldOut, seed: int) -> dict[str, Figure]:
     """Return the figures of the seed with this place among the seeds, as functions of the
     scans' weights.
     """
-    values = found.values[seed]
-    if found.task == "classification":
-        return _of_classes(found.true, values)
-    if found.task == "regression":
-        return regression_figures(found.true, values[:, 0])
-    return _of_maps(found.columns, values)
+    values = scans.values[seed]
+    if scans.task == "classification":
+        return _of_classes(scans.true, values)
+    if scans.task == "regression":
+        return regression_figures(scans.true, values[:, 0])
+    return _of_maps(scans.columns, values)
 
 
 def _of_classes(true: np.ndarray, probabilities: np.ndarray) -> dict[str, Figure]:

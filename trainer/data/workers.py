@@ -60,14 +60,14 @@ def in_order(function: Callable[[Given], Made], values: Iterable[Given], workers
         todo = enumerate(values)
         busy = dict.fromkeys(crew, 0)
         answers: dict[int, _Answer[Made]] = {}
-        given = taken = 0
+        sent = taken = 0
         while True:
-            while given - taken < 2 * workers and (task := next(todo, None)) is not None:
+            while sent - taken < 2 * workers and (task := next(todo, None)) is not None:
                 link = min(busy, key=busy.__getitem__)
                 _give(link, crew[link], task)
                 busy[link] += 1
-                given += 1
-            if taken == given:
+                sent += 1
+            if taken == sent:
                 return
             while taken not in answers:
                 for ready in connection.wait(list(crew)):

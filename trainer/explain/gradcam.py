@@ -29,7 +29,7 @@ def spatial_layers(model: keras.Model) -> list[str]:
     """Return names of the layers whose output is a grid (B, d, h, w, c) of more than one
     cell, first to last.
     """
-    found = []
+    names = []
     for layer in model.layers:
         try:
             shape = tuple(layer.output.shape)
@@ -37,8 +37,8 @@ def spatial_layers(model: keras.Model) -> list[str]:
             continue  # several outputs, or used more than once
         is_grid = len(shape) == 5 and None not in shape[1:4] and max(shape[1:4]) > 1
         if is_grid and not isinstance(layer, keras.layers.InputLayer):
-            found.append(layer.name)
-    return found
+            names.append(layer.name)
+    return names
 
 
 def choose_layer(model: keras.Model, name: str | None = None) -> str:
@@ -47,17 +47,17 @@ def choose_layer(model: keras.Model, name: str | None = None) -> str:
     Raises:
         ModelError: no layer has a spatial output, or none has that name.
     """
-    known = spatial_layers(model)
-    if not known:
+    layers = spatial_layers(model)
+    if not layers:
         raise ModelError(
             f"{model.name}: has no layer with a spatial output (B, d, h, w, c) that can be reached.",
             cure="Choose another method: integrated-gradients or occlusion.",
         )
     if name is None:
-        return known[-1]
-    if name not in known:
+        return layers[-1]
+    if name not in layers:
         raise ModelError(
-            f"{model.name}: has no layer {name!r} with a spatial output.", cure=f"Known: {', '.join(known)}."
+            f"{model.name}: has no layer {name!r} with a spatial output.", cure=f"Known: {', '.join(layers)}."
         )
     return name
 
@@ -135,38 +135,38 @@ def enlarged(coarse: np.ndarray, axes: tuple[Axis, Axis, Axis], shape: tuple[int
     return ndimage.map_coordinates(coarse.astype(np.float32), grid, order=1, mode="nearest")
 
 
-def _follow(tensor: Any, known: dict[int, tuple[Axis, ...]]) -> tuple[Axis, ...]:
-    if id(tensor) not in known:
+def _follow(tensor: Any, followed: dict[int, tuple[Axis, ...]]) -> tuple[Axis, ...]:
+    if id(tensor) not in followed:
         operation, node, _ = tensor._keras_history
         sources = [t for t in operation._inbound_nodes[node].input_tensors if len(t.shape) == 5]
-        known[id(tensor)] = _mean(
+        followed[id(tensor)] = _mean(
             [
                 tuple(
                     _through(operation, k, axis, int(source.shape[1 + k]), int(tensor.shape[1 + k]))
-                    for k, axis in enumerate(_follow(source, known))
+                    for k, axis in enumerate(_follow(source, followed))
                 )
                 for source in sources
             ]
         )
-    return known[id(tensor)]
+    return followed[id(tensor)]
 
 
-def _through(layer: Any, k: int, axis: Axis, taken: int, given: int) -> Axis:
-    """Cells along axis k after a layer that makes `given` cells of `taken`."""
+def _through(layer: Any, k: int, axis: Axis, taken: int, made: int) -> Axis:
+    """Return where cells look along axis k after a layer that makes `made` cells of `taken`."""
     window = next((getattr(layer, name) for name in _WINDOWS if hasattr(layer, name)), None)
     if window is not None and not isinstance(layer, _TRANSPOSED):
         stride = layer.strides[k]
         reach = (window[k] - 1) * getattr(layer, "dilation_rate", (1, 1, 1))[k] + 1
         before = 0
         if layer.padding == "same":
-            before = max((given - 1) * stride + reach - taken, 0) // 2
+            before = max((made - 1) * stride + reach - taken, 0) // 2
         return Axis(axis.first + axis.step * ((reach - 1) / 2 - before), axis.step * stride)
     if isinstance(layer, keras.layers.ZeroPadding3D):
         return Axis(axis.first - axis.step * layer.padding[k][0], axis.step)
     if isinstance(layer, keras.layers.Cropping3D):
         return Axis(axis.first + axis.step * layer.cropping[k][0], axis.step)
     # Whatever else: cell by cell, or spread evenly over the same space.
-    share = taken / given
+    share = taken / made
     return Axis(axis.first + axis.step * (share - 1) / 2, axis.step * share)
 
 

@@ -86,11 +86,9 @@ class ClassMaps:
         if self._inside is None:
             return 0.0
         brain = load_mni152_brain_mask(resolution=2)
-        wanted = onto(
-            np.asarray(brain.dataobj, np.float32), np.asarray(brain.affine), self.shape, self.affine
-        )
+        mask = onto(np.asarray(brain.dataobj, np.float32), np.asarray(brain.affine), self.shape, self.affine)
         count = sum(sums.count for sums in self._placed.values())
-        ours, theirs = self._inside > count / 2, wanted > 0.5
+        ours, theirs = self._inside > count / 2, mask > 0.5
         return float(2 * (ours & theirs).sum() / max(1, ours.sum() + theirs.sum()))
 
     def means(self, *, mni: bool) -> dict[str, tuple[int, np.ndarray, np.ndarray]]:

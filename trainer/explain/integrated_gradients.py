@@ -77,9 +77,9 @@ def integrated_gradients(
 
 
 def _gradient(model: keras.Model, points: np.ndarray, target: int | None, covariates: Any) -> np.ndarray:
-    given = tf.constant(points)
+    watched = tf.constant(points)
     with tf.GradientTape() as tape:
-        tape.watch(given)
-        outputs = model(score.inputs(model, given, covariates), training=False)
+        tape.watch(watched)
+        outputs = model(score.inputs(model, watched, covariates), training=False)
         value = score.of_outputs(outputs, target)
-    return np.asarray(tape.gradient(value, given))
+    return np.asarray(tape.gradient(value, watched))

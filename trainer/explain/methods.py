@@ -37,24 +37,24 @@ class Method:
 
         For integrated gradients `difference` and `gap`: see `integrated_gradients.Attributions`.
         """
-        given = volume[None]
+        batch = volume[None]
         if self.name is MethodName.gradcam:
-            return grad_cam(model, given, target, layer=self.layer, covariates=covariates)[0], {}
+            return grad_cam(model, batch, target, layer=self.layer, covariates=covariates)[0], {}
         baseline = np.full_like(volume, volume.min()) if self.mean is None else self.mean
         if self.name is MethodName.occlusion:
             patch = max(2, min(volume.shape[:3]) // 6)
-            found = occlusion(
+            falls = occlusion(
                 model,
-                given,
+                batch,
                 target,
                 patch=patch,
                 stride=max(1, patch // 2),
                 fill=baseline,
                 covariates=covariates,
             )
-            return found[0], {}
+            return falls[0], {}
         parts = integrated_gradients(
-            model, given, target, baseline=baseline, steps=self.steps, covariates=covariates
+            model, batch, target, baseline=baseline, steps=self.steps, covariates=covariates
         )
         figures = {"difference": float(parts.difference[0]), "gap": float(parts.gap[0])}
         return parts.values[0].sum(axis=-1), figures

@@ -60,7 +60,7 @@ def occlusion(
     of_each = score.per_volume(target, len(volumes))
     maps = []
     for k, volume in enumerate(volumes):
-        one = None if of_each is None else int(of_each[k])
+        class_number = None if of_each is None else int(of_each[k])
         own = None if covariates is None else covariates[k : k + 1]
         total, count = np.zeros(volume.shape[:3], np.float32), np.zeros(volume.shape[:3], np.float32)
         changing: list[Cube] = []
@@ -74,7 +74,7 @@ def occlusion(
             for copy, cube in zip(covered, part, strict=True):
                 copy[cube] = cover[k][cube]
             repeated = None if own is None else np.repeat(own, len(part), axis=0)
-            found = score.scores(model, covered, one, covariates=repeated, batch=batch)
+            found = score.scores(model, covered, class_number, covariates=repeated, batch=batch)
             for cube, value in zip(part, found, strict=True):
                 total[cube] += whole[k] - value
         maps.append(total / count)

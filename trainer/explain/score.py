@@ -88,13 +88,13 @@ def scores(
     """
     check(model, target)
     of_each = per_volume(target, len(volumes))
-    found = []
+    pieces = []
     for start in range(0, len(volumes), batch):
         part = slice(start, start + batch)
         given = inputs(model, tf.constant(volumes[part], tf.float32), sliced(covariates, part))
         outputs = model(given, training=False)
-        found.append(of_outputs(outputs, sliced(of_each, part)).numpy())
-    return np.concatenate(found)
+        pieces.append(of_outputs(outputs, sliced(of_each, part)).numpy())
+    return np.concatenate(pieces)
 
 
 def per_volume(target: Target, count: int) -> np.ndarray | None:

@@ -169,7 +169,7 @@ class _Explaining:
         inside = head(anatomy)
         group.add(label, values, anatomy, subject.affine, inside)
         self.people.setdefault(label, set()).add(subject.person)
-        said: dict[str, Any] = {
+        entry: dict[str, Any] = {
             "subject": subject.name,
             "person": subject.person,
             "source": subject.source,
@@ -184,15 +184,15 @@ class _Explaining:
             ),
         }
         if self.request.regions is None:
-            return said, []
+            return entry, []
         truth = regions.truth(self.request.regions, subject.source, anatomy.shape, subject.affine)
         others = [
             truth.share(self.method.maps(model, subject.volume, target, subject.covariates)[0])
             for model in random
         ]
         mean = _mean(others)
-        one = regions.RegionShares(subject.person, truth.share(values), mean, truth.chance)
-        return {**said, "share": one.trained, "share_randomised": mean, "chance": one.chance}, [one]
+        shares = regions.RegionShares(subject.person, truth.share(values), mean, truth.chance)
+        return {**entry, "share": shares.trained, "share_randomised": mean, "chance": shares.chance}, [shares]
 
     def _answer(self, subject: ExplainedScan) -> dict[str, Any]:
         """What the network says: number of the class, its name and probability, or a number as text."""
@@ -205,11 +205,11 @@ class _Explaining:
         return {"number": number, "predicted": self.chosen.classes[number], "probability": probability}
 
     def _write(
-        self, name: str, values: np.ndarray, anatomy: np.ndarray, affine: np.ndarray, said: str
+        self, name: str, values: np.ndarray, anatomy: np.ndarray, affine: np.ndarray, caption: str
     ) -> dict[str, str]:
-        """Write a subject's map and pictures; their names."""
+        """Write a subject's map and pictures; return their names."""
         unit = _UNITS[self.request.method]
-        title = f"{name} · {said}"
+        title = f"{name} · {caption}"
         names = {"nifti": f"{name}.nii.gz", "picture": f"{name}.png", "mosaic": f"{name}_mosaic.png"}
         self._nifti(names["nifti"], values, affine)
         size = self.chosen.voxel_size

@@ -134,7 +134,7 @@ def raw(run: Path, images: Sequence[str], people: Path | None, code: Sequence[Pa
     """
     member = Member.open(run, code)
     explain.check(run, member.task, of_patches=member.shape[0] != member.recipe.size)
-    wanted = requests(images, getattr(member.recipe, "contrasts", ()))
+    requested = requests(images, getattr(member.recipe, "contrasts", ()))
     if member.covariates is not None and people is None:
         raise RunError(
             f"{run}: its network also needs {', '.join(member.covariates.names)}.",
@@ -142,10 +142,10 @@ def raw(run: Path, images: Sequence[str], people: Path | None, code: Sequence[Pa
             path=run,
         )
     table = People.read(people) if people is not None and member.covariates is not None else None
-    names = distinct([request.stem for request in wanted], file_names_of_means(member.classes).values())
+    names = distinct([request.stem for request in requested], file_names_of_means(member.classes).values())
 
     def each() -> Iterator[ExplainedScan]:
-        for request, name in zip(wanted, names, strict=True):
+        for request, name in zip(requested, names, strict=True):
             several = len(request.paths) > 1
             prepared = prepare(request.paths if several else request.paths[0], member.recipe)
             covariates = None
@@ -163,7 +163,7 @@ def raw(run: Path, images: Sequence[str], people: Path | None, code: Sequence[Pa
         task=member.task,
         classes=member.classes,
         of="raw images",
-        count=len(wanted),
+        count=len(requested),
         voxel_size=(member.recipe.spacing,) * 3,
         each=each(),
         mean=None,
@@ -203,18 +203,18 @@ def _mean(data: Data) -> np.ndarray:
     return (total / len(rows)).astype(np.float32)
 
 
-def distinct(wanted: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
+def distinct(subjects: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
     """Return file names of letters, digits, dots, dashes and underscores; repeated names get a number.
 
     Names that differ by case only count as the same: some file systems hold them so.
 
     Args:
-        wanted: what the files are of.
+        subjects: what the files are of.
         taken: names of other files of the folder.
     """
     used = {f"{name}{ending}".casefold() for name in taken for ending in _ENDINGS}
     names = []
-    for plain in map(_safe, wanted):
+    for plain in map(_safe, subjects):
         name, number = plain, 1
         while used & (files := {f"{name}{ending}".casefold() for ending in _ENDINGS}):
             number += 1

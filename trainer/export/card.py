@@ -95,7 +95,7 @@ def facts(
     }
 
 
-def markdown(said: Mapping[str, Any]) -> str:
+def markdown(content: Mapping[str, Any]) -> str:
     """Render the card as Markdown."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("trainer.export"),
@@ -108,7 +108,7 @@ def markdown(said: Mapping[str, Any]) -> str:
     )
     environment.filters["code"] = code_span
     return environment.get_template("model_card.md.j2").render(
-        **said, figures=figures(said["test"]) if said["test"] else []
+        **content, figures=figures(content["test"]) if content["test"] else []
     )
 
 
@@ -165,7 +165,7 @@ def _shards(config: RunConfig, ran: RunRecord) -> ShardSet | None:
 
 
 def _data(shards: ShardSet | None, ran: RunRecord) -> dict[str, Any]:
-    said: dict[str, Any] = {
+    section: dict[str, Any] = {
         "content_hash": ran.shards.content_hash,
         "source": shards.source if shards else ran.shards.source,
         "known": shards is not None,
@@ -173,8 +173,8 @@ def _data(shards: ShardSet | None, ran: RunRecord) -> dict[str, Any]:
     }
     for name, rows in ran.split.items():
         volumes = [shards.volumes[row] for row in rows] if shards else []
-        said["splits"][name] = {"images": len(rows), **(_people(volumes) if shards else {})}
-    return said
+        section["splits"][name] = {"images": len(rows), **(_people(volumes) if shards else {})}
+    return section
 
 
 def _people(volumes: Sequence[Volume]) -> dict[str, Any]:

@@ -150,41 +150,45 @@ def export(
         RunError: the run is not finished or damaged; a format is unknown or its programs are not installed.
         CingulumError: outputs of a written file differ from the network's; the file is removed.
     """
-    wanted = [_format(name) for name in dict.fromkeys(["keras", *formats])]
+    targets = [_format(name) for name in dict.fromkeys(["keras", *formats])]
     folder = resuming.open_finished(path)
     if out.exists() and not out.is_dir():
         raise RunError(f"{out}: is a file.", cure="Name a folder, such as exported", path=out)
     name = path.resolve().name
-    for one in wanted:
-        _check_place(out / f"{name}{one.ending}")
+    for target in targets:
+        _check_place(out / f"{name}{target.ending}")
     model = load_model(folder, code)
     inputs = [_random(tensor.shape) for tensor in model.inputs]
-    sources = {one.name: model if one.takes_mixed else _in_float32(model) for one in wanted}
+    sources = {target.name: model if target.takes_mixed else _in_float32(model) for target in targets}
     out.mkdir(parents=True, exist_ok=True)
     aside = out / ".export.partial"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     try:
         written = {
-            one.name: _written(one, sources[one.name], folder.model, aside / f"{name}{one.ending}", inputs)
-            for one in wanted
+            target.name: _written(
+                target, sources[target.name], folder.model, aside / f"{name}{target.ending}", inputs
+            )
+            for target in targets
         }
-        for one in wanted:
-            _put(aside / f"{name}{one.ending}", out / f"{name}{one.ending}")
+        for target in targets:
+            _put(aside / f"{name}{target.ending}", out / f"{name}{target.ending}")
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    said: dict[str, Any] = {"formats": {format_name: dict(about) for format_name, about in written.items()}}
+    content: dict[str, Any] = {
+        "formats": {format_name: dict(about) for format_name, about in written.items()}
+    }
 
     def write_card() -> None:
         for old in ("model_card.json", "MODEL_CARD.md"):
             (out / old).unlink(missing_ok=True)  # of weights that lie here no longer
-        said.update(card.facts(folder, model, written, licence))
-        write_json(out / "model_card.json", said)
-        atomic.write_text(out / "MODEL_CARD.md", card.markdown(said))
+        content.update(card.facts(folder, model, written, licence))
+        write_json(out / "model_card.json", content)
+        atomic.write_text(out / "MODEL_CARD.md", card.markdown(content))
 
     remedy = f"cingulum export {typed(path)} --out {typed(out)}, as before"
     attempt(f"{out / 'MODEL_CARD.md'}", write_card, remedy=remedy, note=tell)
-    return said
+    return content
 
 
 def _format(name: str) -> Format:
@@ -200,23 +204,23 @@ def _random(shape: Sequence[int | None]) -> np.ndarray:
 
 
 def _written(
-    one: Format,
+    target: Format,
     model: keras.Model,
     stored: Path,
     path: Path,
     inputs: Sequence[np.ndarray],
 ) -> dict[str, Any]:
     expected = np.asarray(model(_one_or_all(inputs), training=False))
-    one.write(model, stored, path)
-    found = one.load(path)(inputs)
-    if found.shape != expected.shape:
+    target.write(model, stored, path)
+    outputs = target.load(path)(inputs)
+    if outputs.shape != expected.shape:
         raise CingulumError(
-            f"{path.name}: its outputs have shape {found.shape}, those of the network {expected.shape}; "
+            f"{path.name}: its outputs have shape {outputs.shape}, those of the network {expected.shape}; "
             "it was removed.",
             path=path,
         )
     scale = float(np.abs(expected).max()) or 1.0
-    difference = float(np.abs(found.astype(np.float64) - expected).max()) / scale
+    difference = float(np.abs(outputs.astype(np.float64) - expected).max()) / scale
     if not difference <= LARGEST_DIFFERENCE:  # NaN is none either
         raise CingulumError(
             f"{path.name}: its outputs differ from the network's by {difference:.2g} of the largest "

@@ -41,12 +41,12 @@ WITHIN_S = 120.0
 
 @dataclass(frozen=True)
 class Advice:
-    """What holds on so many ranks.
+    """Advice about a run on the ranks of `row`.
 
     Attributes:
         growth: rows for ranks in powers of two, as many as were asked for at most.
         useful: the most ranks of these that are `USEFUL`.
-        row: on the ranks that the rest is about.
+        row: the forecast for the ranks that the rest is about.
         links_factor: how many times as fast all links must be for ranks to wait `WAITING` of a step at most;
             None: no links are fast enough.
         batch: samples of each rank with which they wait as little; None: no batch is large enough.
@@ -79,7 +79,7 @@ class Advice:
 
 
 def advise(
-    asked: Scenario,
+    scenario: Scenario,
     *,
     most: int,
     ranks: int | None = None,
@@ -91,7 +91,7 @@ def advise(
     """Say what would change a run most.
 
     Args:
-        asked: its strategy is one of `SIMULATED`.
+        scenario: its strategy is one of `SIMULATED`.
         most: ranks that are thought of.
         ranks: what is asked for in particular; default: the most that are useful.
         epochs: that time, energy and cost are for; default: `train.epochs`.
@@ -102,11 +102,11 @@ def advise(
     Raises:
         InputError: the run cannot be simulated, or on none of these ranks.
     """
-    for name in (asked.strategy, against):
+    for name in (scenario.strategy, against):
         check(name, SIMULATED, "simulated")
-    if against == asked.strategy:
+    if against == scenario.strategy:
         raise ConfigError(f"--against {against}: is the strategy itself.", cure="Name another one.")
-    subject = ForecastSubject(asked)
+    subject = ForecastSubject(scenario)
     rows = Rows(subject, within_s, show)
     counts = [2**power for power in range(most.bit_length()) if 2**power <= most]
     tried = [rows.of(count) for count in counts]
@@ -118,11 +118,11 @@ def advise(
     row = rows.of(ranks or useful)
     if isinstance(row, RefusedForecast):
         raise InputError(f"On {row.ranks} rank(s): {row.reason}")
-    epochs = epochs or asked.config.train.epochs
+    epochs = epochs or scenario.config.train.epochs
     upgraded, batch = _upgrades(rows, row), _batch(rows, row)
     compared = None
     if against is not None:
-        others = Rows(subject.on(dataclasses.replace(asked, strategy=against)), within_s, show)
+        others = Rows(subject.on(dataclasses.replace(scenario, strategy=against)), within_s, show)
         compared = break_even(rows, others, row.ranks)
         rows.is_cut_short |= others.is_cut_short
     return Advice(
@@ -145,29 +145,29 @@ def advise(
 
 def tree(advice: Advice) -> dict[str, Any]:
     """Return advice for JSON."""
-    found = {
+    fields = {
         field.name: getattr(advice, field.name)
         for field in dataclasses.fields(advice)
         if field.name not in ("growth", "row", "break_even")
     }
-    found["break_even"] = advice.break_even and dataclasses.asdict(advice.break_even)
-    found["upgrades"] = dict(advice.upgrades)
-    found["growth"] = [
+    fields["break_even"] = advice.break_even and dataclasses.asdict(advice.break_even)
+    fields["upgrades"] = dict(advice.upgrades)
+    fields["growth"] = [
         {"ranks": one.ranks, "samples_per_s": one.samples_per_s, "efficiency": one.efficiency}
         for one in advice.growth
     ]
-    found["ranks"], found["step_s"] = advice.row.ranks, advice.row.step_s
-    found["limit"], found["label"] = advice.row.limit, advice.row.label
-    return found | dataclasses.asdict(advice.row.interrupted)
+    fields["ranks"], fields["step_s"] = advice.row.ranks, advice.row.step_s
+    fields["limit"], fields["label"] = advice.row.limit, advice.row.label
+    return fields | dataclasses.asdict(advice.row.interrupted)
 
 
 def _useful(growth: tuple[Forecast, ...]) -> int:
     best = growth[0]
-    for one in growth[1:]:
-        doublings = math.log2(one.ranks / best.ranks)
-        if one.samples_per_s < USEFUL**doublings * best.samples_per_s:
+    for row in growth[1:]:
+        doublings = math.log2(row.ranks / best.ranks)
+        if row.samples_per_s < USEFUL**doublings * best.samples_per_s:
             break
-        best = one
+        best = row
     return best.ranks
 
 
@@ -218,34 +218,34 @@ def _upgrades(rows: Rows, row: Forecast) -> tuple[tuple[str, float], ...]:
         "disks twice as fast": {"cluster": faster_disks(cluster, 2.0)},
         "twice the batch": {"batch_per_rank": batch},
     }
-    found = []
+    gains = []
     for what, changes in tried.items():
         other = rows.of(row.ranks, **changes)
         if isinstance(other, Forecast):
-            found.append((what, other.samples_per_s / row.samples_per_s))
-    return tuple(sorted(found, key=lambda one: -one[1]))
+            gains.append((what, other.samples_per_s / row.samples_per_s))
+    return tuple(sorted(gains, key=lambda one: -one[1]))
 
 
 def _bucket(rows: Rows, row: Forecast) -> tuple[float, float] | None:
     """The size of a bucket that is fastest, and how many times as fast as the one that is set."""
-    asked = rows.subject.asked
+    scenario = rows.subject.asked
     several_hosts = ClusterFabric(rows.subject.cluster, row.ranks).hosts > 1
     buckets = [
         one
         for one in rows.subject.sections()
-        if one.name == asked.strategy and getattr(one, "reduction", None) == "buckets"
+        if one.name == scenario.strategy and getattr(one, "reduction", None) == "buckets"
     ]
     if not (buckets and several_hosts):
         return None
-    found = []
+    gains = []
     for size in BUCKETS_MB:
         section = buckets[0].model_copy(update={"bucket_mb": size})
-        train = asked.config.train.model_copy(update={"strategy": section})
-        other = rows.of(row.ranks, config=asked.config.model_copy(update={"train": train}))
+        train = scenario.config.train.model_copy(update={"strategy": section})
+        other = rows.of(row.ranks, config=scenario.config.model_copy(update={"train": train}))
         if isinstance(other, Forecast):
-            found.append((other.samples_per_s / row.samples_per_s, size))
+            gains.append((other.samples_per_s / row.samples_per_s, size))
     # Of sizes that are as good, the largest: fewer messages.
-    factor, size = max(found)
+    factor, size = max(gains)
     return (size, factor) if factor >= WORTH else None
 
 
@@ -293,11 +293,11 @@ class BreakEven:
 
 
 def break_even(own: Rows, other: Rows, ranks: int) -> BreakEven:
-    """Compare two strategies on so many ranks.
+    """Compare two strategies on `ranks` ranks.
 
     Args:
-        own: of the one.
-        other: of the other.
+        own: rows of the first strategy.
+        other: rows of the second one.
         ranks: that train.
     """
     cluster, times = own.subject.cluster, own.subject.config.train.accumulation

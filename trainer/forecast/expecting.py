@@ -109,7 +109,7 @@ def _fabric(profile: Profile, cluster: Cluster | None, nodes: int, each: int) ->
 
 
 def _hosts(cluster: Cluster, each: int) -> Cluster:
-    """Return a cluster of its first kind of hosts, with so many devices in each."""
+    """Return a cluster of hosts of its first kind, with `each` devices in every host."""
     hosts = cluster.hosts[0].model_copy(update={"devices": each, "count": None})
     return cluster.model_copy(update={"hosts": (hosts,)})
 
@@ -167,16 +167,16 @@ def simulated_step_s(config: RunConfig, profile: Profile, cluster: Cluster, rank
             timeout=LIMIT_S,
             check=False,
         )
-        found = json.loads(done.stdout.splitlines()[-1])
+        answer = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         raise ConfigError(f"simulating train.strategy={name} takes longer than {LIMIT_S:.0f} s") from None
     except (ValueError, LookupError):
         raise ConfigError(f"simulating train.strategy={name} ended with code {done.returncode}") from None
     finally:
         _ONE.release()
-    if "step_s" not in found:
-        raise ConfigError(f"train.strategy={name} cannot be simulated: {found['refused'].rstrip('.')}")
-    return float(found["step_s"])
+    if "step_s" not in answer:
+        raise ConfigError(f"train.strategy={name} cannot be simulated: {answer['refused'].rstrip('.')}")
+    return float(answer["step_s"])
 
 
 def asked(config: RunConfig, profile: Profile, cluster: Cluster, ranks: int) -> str:
@@ -194,13 +194,13 @@ def asked(config: RunConfig, profile: Profile, cluster: Cluster, ranks: int) -> 
 def main() -> None:
     """Answer what `simulated_step_s` asks."""
     try:
-        found: dict[str, object] = {"step_s": _simulated(json.loads(sys.stdin.read()))}
+        answer: dict[str, object] = {"step_s": _simulated(json.loads(sys.stdin.read()))}
     except InputError as error:
-        found = {"refused": error.message}
-    sys.stdout.write(json.dumps(found) + "\n")
+        answer = {"refused": error.message}
+    sys.stdout.write(json.dumps(answer) + "\n")
 
 
-def _simulated(given: dict[str, object]) -> float:
+def _simulated(request: dict[str, object]) -> float:
     from trainer.quiet import import_tensorflow
 
     import_tensorflow()
@@ -209,10 +209,10 @@ def _simulated(given: dict[str, object]) -> float:
     from trainer.forecast.subject import ForecastSubject, Scenario
     from trainer.planning.simulation.fabric import ClusterFabric
 
-    config = configuration.parse(str(given["config"]), [])
-    cluster, ranks = Cluster.model_validate_json(str(given["cluster"])), int(str(given["ranks"]))
+    config = configuration.parse(str(request["config"]), [])
+    cluster, ranks = Cluster.model_validate_json(str(request["cluster"])), int(str(request["ranks"]))
     section = config.train.strategy
-    profile = Profile.parse(str(given["profile"]), Path("profile"))
+    profile = Profile.parse(str(request["profile"]), Path("profile"))
     size = ranks // int(getattr(section, "replicas", 1))
     subject = ForecastSubject(Scenario(config, cluster, section.name, group=size, profile=profile))
     rows = [row for row, _ in Strategies(subject).strategies(ClusterFabric(cluster, ranks))]

@@ -22,7 +22,7 @@ Events = Mapping[int, Sequence[Event]]
 
 @dataclass(frozen=True)
 class Forecast:
-    """A strategy on so many ranks.
+    """What a strategy takes on `ranks` ranks.
 
     Attributes:
         label: name of the strategy, and what else tells it from another row.
@@ -32,7 +32,7 @@ class Forecast:
         samples: of an update, over all ranks.
         step: seconds of an update, reading left out.
         reading_s: in which its volumes are read, while the update before is computed.
-        efficiency: samples per second over those of so many ranks that each train alone.
+        efficiency: samples per second over those of as many ranks that each train alone.
         sent_bytes: in an update, of the rank that sends most.
         all_sent_bytes: of all ranks together.
         memory_bytes: of the rank that needs most.
@@ -75,7 +75,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class RefusedForecast:
-    """Why a strategy cannot train on so many ranks; `label` as in `Forecast`."""
+    """Why a strategy cannot train on `ranks` ranks; `label` as in `Forecast`."""
 
     label: str
     ranks: int
@@ -109,30 +109,30 @@ class Simulation:
 
 def tree(simulation: Simulation) -> dict[str, Any]:
     """Return a simulation for JSON."""
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         field.name: getattr(simulation, field.name)
         for field in dataclasses.fields(simulation)
         if field.name not in ("rows", "traces")
     }
-    found["sample_shape"] = list(simulation.sample_shape)
-    found["rows"] = [_row(one) for one in simulation.rows]
-    return found
+    fields["sample_shape"] = list(simulation.sample_shape)
+    fields["rows"] = [_row(one) for one in simulation.rows]
+    return fields
 
 
-def _row(one: Forecast | RefusedForecast) -> dict[str, Any]:
-    if isinstance(one, RefusedForecast):
-        return {"strategy": one.label, "ranks": one.ranks, "refused": one.reason}
-    known = {key: value for key, value in vars(one).items() if key not in ("label", "step", "interrupted")}
+def _row(row: Forecast | RefusedForecast) -> dict[str, Any]:
+    if isinstance(row, RefusedForecast):
+        return {"strategy": row.label, "ranks": row.ranks, "refused": row.reason}
+    figures = {key: value for key, value in vars(row).items() if key not in ("label", "step", "interrupted")}
     return {
-        "strategy": one.label,
+        "strategy": row.label,
         "refused": None,
-        **known,
-        "step_s": one.step_s,
-        "samples_per_s": one.samples_per_s,
-        "busy_s": one.step.busy_s,
-        "slowest_rank_s": one.step.slow_s,
-        "waiting_s": one.step.waiting_s,
-        **dataclasses.asdict(one.interrupted),
+        **figures,
+        "step_s": row.step_s,
+        "samples_per_s": row.samples_per_s,
+        "busy_s": row.step.busy_s,
+        "slowest_rank_s": row.step.slow_s,
+        "waiting_s": row.step.waiting_s,
+        **dataclasses.asdict(row.interrupted),
     }
 
 
@@ -154,14 +154,14 @@ def last_trace(simulation: Simulation) -> Events:
 
 def of_played(played: Played) -> Events:
     """Return the events of an update's task lists."""
-    found: dict[int, list[Event]] = {rank: [] for rank in range(len(played.busy_s))}
+    events: dict[int, list[Event]] = {rank: [] for rank in range(len(played.busy_s))}
     for span in played.spans:
         thread = MESSAGES if isinstance(span.task, Receive) else STEP
-        found[span.rank].append((thread, _name(span), span.start, span.end - span.start, {}))
+        events[span.rank].append((thread, _name(span), span.start, span.end - span.start, {}))
     for one in played.transfers:
         known = {"bytes": one.bytes, "queued_us": round(1e6 * (one.start - one.sent), 1)}
-        found[one.source].append((TRANSFERS, f"to rank {one.target}", one.start, one.end - one.start, known))
-    return found
+        events[one.source].append((TRANSFERS, f"to rank {one.target}", one.start, one.end - one.start, known))
+    return events
 
 
 def of_whole(work: Work, step: StepSeconds, exchanged: Exchanged, parts: Sequence[ExchangePart]) -> Events:

@@ -155,11 +155,11 @@ def _statistics(outlook: StrategyOutlook) -> list[int]:
         for one in outlook.placement.network.operations
         if one.kind.endswith("_moments")
     ]
-    found = []
+    sums = []
     for lists, times in outlook.rounds:
         micros = {task.micro for tasks in lists.values() for task in tasks if isinstance(task, Compute)}
-        found += sizes * len(micros) * times
-    return found
+        sums += sizes * len(micros) * times
+    return sums
 
 
 def _copies(lists: TaskLists, size: int, groups: int) -> TaskLists:

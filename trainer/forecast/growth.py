@@ -15,13 +15,13 @@ KINDS = {label: kind for one in SECTIONS for label, kind in one.lines.items()}
 OWN = "s7 marked short cross"
 
 
-def draw(found: Simulation, path: Path) -> None:
+def draw(simulation: Simulation, path: Path) -> None:
     """Write a PNG, both axes in powers of two; dashed: every rank as fast as one alone.
 
     Raises:
         OSError: it cannot be written.
     """
-    rows = [one for one in found.rows if isinstance(one, Forecast)]
+    rows = [one for one in simulation.rows if isinstance(one, Forecast)]
     ranks = sorted({one.ranks for one in rows})
     ideal = [(one.ranks, one.samples_per_s / one.efficiency) for one in rows]
     rates = [math.log2(rate) for rate in (*(rate for _, rate in ideal), *(one.samples_per_s for one in rows))]
@@ -31,7 +31,7 @@ def draw(found: Simulation, path: Path) -> None:
         (low, max(high, low + 1)),
         x_label="ranks",
         y_label="samples/s",
-        title=f"{found.network} on {found.cluster}: samples per second over ranks",
+        title=f"{simulation.network} on {simulation.cluster}: samples per second over ranks",
         x_ticks=[math.log2(count) for count in ranks],
         x_names=[str(count) for count in ranks],
     )

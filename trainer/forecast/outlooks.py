@@ -78,7 +78,7 @@ class Impossible:
 
 @dataclass(frozen=True)
 class Unlisted:
-    """A plan over so many ranks that messages and memory of each are not told; see `estimating`.
+    """A plan over more ranks than messages and memory are listed of; see `estimating`.
 
     Attributes:
         label: as in `StrategyOutlook`, as are `way`, `file` and `flops`.
@@ -132,46 +132,46 @@ class Comparison:
 
 def tree(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison for JSON; `plan` is the content of the file of the one that is chosen."""
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         field.name: getattr(comparison, field.name)
         for field in dataclasses.fields(comparison)
         if field.name not in ("chosen", "others")
     }
-    found["sample_shape"] = list(comparison.sample_shape)
-    found["strategies"] = [_row(one) for one in (comparison.chosen, *comparison.others)]
-    found["plan"] = comparison.chosen.file.model_dump(mode="json")
-    return found
+    fields["sample_shape"] = list(comparison.sample_shape)
+    fields["strategies"] = [_row(one) for one in (comparison.chosen, *comparison.others)]
+    fields["plan"] = comparison.chosen.file.model_dump(mode="json")
+    return fields
 
 
-def _row(one: StrategyOutlook | Unlisted | Impossible) -> dict[str, Any]:
-    if isinstance(one, Impossible):
-        return {"strategy": one.label, "refused": one.reason}
-    if isinstance(one, Unlisted):
+def _row(outlook: StrategyOutlook | Unlisted | Impossible) -> dict[str, Any]:
+    if isinstance(outlook, Impossible):
+        return {"strategy": outlook.label, "refused": outlook.reason}
+    if isinstance(outlook, Unlisted):
         return {
-            "strategy": one.label,
+            "strategy": outlook.label,
             "refused": None,
-            "way": one.way,
-            "imbalance": one.imbalance,
-            "flops": list(one.flops),
-            "variable_bytes": list(one.held),
-            "decided": {**dataclasses.asdict(one.decided), "file": None},
+            "way": outlook.way,
+            "imbalance": outlook.imbalance,
+            "flops": list(outlook.flops),
+            "variable_bytes": list(outlook.held),
+            "decided": {**dataclasses.asdict(outlook.decided), "file": None},
         }
     return {
-        "strategy": one.label,
+        "strategy": outlook.label,
         "refused": None,
-        "way": one.way,
-        "step_s": one.cost and one.cost.step_s,
-        "busy_s": one.cost and list(one.cost.busy_s),
-        "waiting_s": one.cost and list(one.cost.waiting_s),
-        "sent_bytes": [rank.bytes for rank in one.sent],
-        "messages": [rank.messages for rank in one.sent],
-        "imbalance": one.imbalance,
-        "flops": list(one.flops),
-        "parameters_held": list(one.held),
-        "parameters_owned": list(one.owned),
-        "planners": [dataclasses.asdict(each) for each in one.planners],
-        "decided": one.decided and {**dataclasses.asdict(one.decided), "file": None},
-        "memory_bytes": [{**dataclasses.asdict(rank), "total": rank.total} for rank in one.memory],
+        "way": outlook.way,
+        "step_s": outlook.cost and outlook.cost.step_s,
+        "busy_s": outlook.cost and list(outlook.cost.busy_s),
+        "waiting_s": outlook.cost and list(outlook.cost.waiting_s),
+        "sent_bytes": [rank.bytes for rank in outlook.sent],
+        "messages": [rank.messages for rank in outlook.sent],
+        "imbalance": outlook.imbalance,
+        "flops": list(outlook.flops),
+        "parameters_held": list(outlook.held),
+        "parameters_owned": list(outlook.owned),
+        "planners": [dataclasses.asdict(each) for each in outlook.planners],
+        "decided": outlook.decided and {**dataclasses.asdict(outlook.decided), "file": None},
+        "memory_bytes": [{**dataclasses.asdict(rank), "total": rank.total} for rank in outlook.memory],
     }
 
 
@@ -210,7 +210,7 @@ def outlook_of_many(
 
 
 def outlook_of_replicas(
-    one: StrategyOutlook,
+    replica: StrategyOutlook,
     network: OperationGraph,
     count: int,
     *,
@@ -221,44 +221,47 @@ def outlook_of_replicas(
     """Return what all replicas cost: bytes and messages exactly, seconds as if the sums hid behind nothing.
 
     Args:
-        one: replica's; its seconds are those of its own messages.
-        network: whose samples are those of all replicas.
-        count: replicas.
+        replica: the outlook of one of them; its seconds are those of its own messages.
+        network: with the samples of all replicas.
+        count: number of replicas.
         times: micro-batches of an update, after each of which gradients are summed.
         slots: numbers that the optimizer keeps for each parameter.
-        profile: by which `one` was predicted.
+        profile: by which `replica` was predicted.
     """
-    ranks = len(one.sent)
-    alone, all_of_them = (replicas.summed(one.placement, ranks, number) for number in (1, count))
+    ranks = len(replica.sent)
+    alone, all_of_them = (replicas.summed(replica.placement, ranks, number) for number in (1, count))
     owned = [int(size) for size in all_of_them.owned_bytes]
     where = [(rank, rank % ranks) for rank in range(count * ranks)]
     more = [int(all_of_them.sent[rank] - alone.sent[own]) for rank, own in where]
     messages = [int(all_of_them.messages[rank] - alone.messages[own]) for rank, own in where]
     received = [int(all_of_them.received[rank] - alone.received[own]) for rank, own in where]
     seconds = 0.0 if profile is None else times * replicas.between(max(more), profile, all_of_them.rounds)
-    layouts = ways.copies(layouts_of(one.placement), network, count, ranks)
+    layouts = ways.copies(layouts_of(replica.placement), network, count, ranks)
     return dataclasses.replace(
-        one,
+        replica,
         way=f"{count} replicas of {ranks} ranks, one of which was planned; for sums over all of them "
         f"(gradients, statistics of batch norm) a rank sends at most {times * max(more) / 2**20:.3g} MiB "
-        f"more. One replica: {one.way}",
+        f"more. One replica: {replica.way}",
         file=PlanFile.of_layouts(
             network,
             layouts,
-            name=one.file.network,
-            strategy=one.file.strategy,
+            name=replica.file.network,
+            strategy=replica.file.strategy,
             ranks=count * ranks,
             replicas=count,
         ),
         sent=tuple(
-            Sent(one.sent[own].bytes + times * more[rank], one.sent[own].messages + times * messages[rank])
+            Sent(
+                replica.sent[own].bytes + times * more[rank],
+                replica.sent[own].messages + times * messages[rank],
+            )
             for rank, own in where
         ),
-        memory=tuple(_memory(one, own, owned[rank], slots, received[rank]) for rank, own in where),
-        held=tuple(one.held[own] for _, own in where),
+        memory=tuple(_memory(replica, own, owned[rank], slots, received[rank]) for rank, own in where),
+        held=tuple(replica.held[own] for _, own in where),
         owned=tuple(int(all_of_them.owned[rank]) for rank, _ in where),
-        flops=tuple(one.flops[own] for _, own in where),
-        cost=None if one.cost is None else _cost(one.cost, count, seconds),
+        flops=tuple(replica.flops[own] for _, own in where),
+        cost=None if replica.cost is None else _cost(replica.cost, count, seconds),
     )
 
 

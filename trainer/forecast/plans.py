@@ -109,70 +109,70 @@ def compare(
     preparation.set_numerics(config)
     data = preparation.open_data(config)
     model = preparation.build_model(config, data, synchronised=False)
-    asked = dataclasses.replace(DivisionRequest.of(config, model, ranks, profile), show=show)
-    among = sections(asked.network, ranks, asked.samples, profile)
+    request = dataclasses.replace(DivisionRequest.of(config, model, ranks, profile), show=show)
+    among = sections(request.network, ranks, request.samples, profile)
     first = own if own.name == name else next(one for one in among if one.name == name)
-    others = [tried(asked, one) for one in among if one.label != first.label]
+    others = [tried(request, one) for one in among if one.label != first.label]
     return Comparison(
         network=config.model.name,
         sample_shape=data.sample_shape,
         precision=config.train.precision,
         ranks=ranks,
-        batch=asked.samples,
+        batch=request.samples,
         accumulation=config.train.accumulation,
-        parameters=asked.network.parameters,
-        slots=asked.slots,
-        chosen=_chosen(asked, first),
+        parameters=request.network.parameters,
+        slots=request.slots,
+        chosen=_chosen(request, first),
         others=tuple(others),
     )
 
 
-def _chosen(asked: DivisionRequest, section: StrategySection) -> StrategyOutlook | Unlisted:
-    """What is asked for, perhaps of more ranks than messages are listed of."""
+def _chosen(request: DivisionRequest, section: StrategySection) -> StrategyOutlook | Unlisted:
+    """Return what is requested, perhaps of more ranks than messages are listed of."""
     is_one = getattr(section, "replicas", None) == 1 and getattr(section, "plan", None) is None
-    if asked.ranks <= MOST_RANKS or not is_one or not section.plans_many:
-        return outlook(asked, section)
-    strategy = _strategy(asked, section)
-    decided = strategy.decide(asked.model, asked.ranks)
+    if request.ranks <= MOST_RANKS or not is_one or not section.plans_many:
+        return outlook(request, section)
+    strategy = _strategy(request, section)
+    decided = strategy.decide(request.model, request.ranks)
     if decided is None:
         raise TypeError(f"{section.name} decides nothing for many ranks")
-    network = reading.read(asked.model, asked.samples // strategy.micro_batches)
+    network = reading.read(request.model, request.samples // strategy.micro_batches)
     return outlooks.outlook_of_many(
-        section.label, strategy.way(asked.ranks), network,
-        strategy.layouts(network, asked.ranks), asked.ranks, decided,
-        strategy.micro_batches * asked.config.train.accumulation,
+        section.label, strategy.way(request.ranks), network,
+        strategy.layouts(network, request.ranks), request.ranks, decided,
+        strategy.micro_batches * request.config.train.accumulation,
     )  # fmt: skip
 
 
-def _strategy(asked: DivisionRequest, section: StrategySection) -> PlacedStrategy:
+def _strategy(request: DivisionRequest, section: StrategySection) -> PlacedStrategy:
     """The strategy of a section that divides the network, with what is known of it."""
-    strategy = cast(PlacedStrategy, registry.of(asked.under(section)))
-    strategy.profile, strategy.show = asked.profile, asked.show
+    strategy = cast(PlacedStrategy, registry.of(request.under(section)))
+    strategy.profile, strategy.show = request.profile, request.show
     return strategy
 
 
 def tried(
-    asked: DivisionRequest, section: StrategySection, *, planners_too: bool = True
+    request: DivisionRequest, section: StrategySection, *, planners_too: bool = True
 ) -> StrategyOutlook | Impossible:
     """Return what a strategy would cost, or why it cannot divide the network; arguments as of `outlook`."""
-    if asked.ranks > MOST_RANKS and not section.plans_many:
+    if request.ranks > MOST_RANKS and not section.plans_many:
         return Impossible(
             section.label,
             f"Not compared: to lay out more than {MOST_RANKS} ranks takes long.",
         )
     try:
-        return outlook(asked, section, planners_too=planners_too)
+        return outlook(request, section, planners_too=planners_too)
     except InputError as error:
         return Impossible(section.label, error.message)
 
 
 def outlook(
-    asked: DivisionRequest, section: StrategySection, *, planners_too: bool = True
+    request: DivisionRequest, section: StrategySection, *, planners_too: bool = True
 ) -> StrategyOutlook:
     """Divide a network by a strategy, and predict what an update costs.
 
     Args:
-        asked: the network.
+        request: which network is divided, and over how many ranks.
         section: of the strategy, one of `PLANNED`.
         planners_too: whether to say what each planner of stages makes of them, which takes longer.
 
@@ -180,57 +180,57 @@ def outlook(
         InputError: it cannot be divided so.
     """
     if not section.divides_network:
-        return _of_data(asked)
-    train, ranks = asked.config.train, asked.ranks
+        return _of_data(request)
+    train, ranks = request.config.train, request.ranks
     is_by_file, replicas = (getattr(section, key) for key in ("plan", "replicas"))
     if ranks > MOST_RANKS and section.plans_many and is_by_file is None and replicas != 1:
-        return _of_replicas(asked, section)
-    strategy = _strategy(asked, section)
-    plan = cast(PlacedPlan, strategy.plan(asked.model, optimizers.build(train, 1), ranks))
+        return _of_replicas(request, section)
+    strategy = _strategy(request, section)
+    plan = cast(PlacedPlan, strategy.plan(request.model, optimizers.build(train, 1), ranks))
     file = PlanFile.of(
         plan.placement,
-        name=asked.config.model.name,
+        name=request.config.model.name,
         strategy=section.name,
         ranks=ranks,
         replicas=plan.replicas,
     )
     rounds: Rounds = ((plan.lists, train.accumulation),)
-    found = _described(asked, section.label, plan.way, file, plan.placement, rounds)
+    found = _described(request, section.label, plan.way, file, plan.placement, rounds)
     found = dataclasses.replace(found, flops=tuple(plan.micro_batches * one for one in found.flops))
-    planned = strategy.planners(asked.model, ranks // plan.replicas) if planners_too else ()
+    planned = strategy.planners(request.model, ranks // plan.replicas) if planners_too else ()
     return dataclasses.replace(found, planners=planned, decided=getattr(plan, "decided", None))
 
 
-def _of_replicas(asked: DivisionRequest, section: StrategySection) -> StrategyOutlook:
-    """Of so many ranks one replica is laid out, and what sums over all of them cost is added."""
-    strategy = _strategy(asked, section)
-    count, train = strategy.settle(asked.model, asked.ranks), asked.config.train
+def _of_replicas(request: DivisionRequest, section: StrategySection) -> StrategyOutlook:
+    """Lay out the ranks of one replica, and add what sums over all replicas cost."""
+    strategy = _strategy(request, section)
+    count, train = strategy.settle(request.model, request.ranks), request.config.train
     samples = micro_batch(train.global_batch, world_size=count, accumulation=train.accumulation)
     train = train.model_copy(update={"global_batch": train.accumulation * samples})
     alone = dataclasses.replace(
-        asked, config=asked.config.model_copy(update={"train": train}), ranks=asked.ranks // count
+        request, config=request.config.model_copy(update={"train": train}), ranks=request.ranks // count
     )
-    one = outlook(alone, section.model_copy(update={"replicas": 1}))
+    replica = outlook(alone, section.model_copy(update={"replicas": 1}))
     return outlooks.outlook_of_replicas(
-        one,
-        reading.read(asked.model, count * samples // strategy.micro_batches),
+        replica,
+        reading.read(request.model, count * samples // strategy.micro_batches),
         count,
         times=train.accumulation,
-        slots=asked.slots,
-        profile=asked.profile,
+        slots=request.slots,
+        profile=request.profile,
     )
 
 
-def _of_data(asked: DivisionRequest) -> StrategyOutlook:
+def _of_data(request: DivisionRequest) -> StrategyOutlook:
     """Data parallelism as a placement: samples are cut, every rank holds and updates all."""
-    train, ranks = asked.config.train, asked.ranks
+    train, ranks = request.config.train, request.ranks
     each = micro_batch(train.global_batch, world_size=ranks, accumulation=train.accumulation)
 
     def alone(network: OperationGraph) -> ways.Layouts:
         shapes = {one.name: ways.placed_shape(one) for one in network.operations if one.readings}
         return {name: replicated(shape, [0]) for name, shape in shapes.items()}
 
-    placement = place(asked.network, ways.replicas(asked.network, ranks, 1, alone))
+    placement = place(request.network, ways.replicas(request.network, ranks, 1, alone))
     dropped = () if train.sync_batch_norm else ("output", "gradient")
     lists = _without(task_lists(placement), dropped)
     # Gradients are summed once in an update, with its last micro-batch.
@@ -238,9 +238,11 @@ def _of_data(asked: DivisionRequest) -> StrategyOutlook:
     if train.accumulation > 1:
         passes = _without(lists, ("part", "value"), updates=False)
         rounds = (*rounds, (passes, train.accumulation - 1))
-    file = PlanFile.of(placement, name=asked.config.model.name, strategy="data", ranks=ranks, replicas=ranks)
+    file = PlanFile.of(
+        placement, name=request.config.model.name, strategy="data", ranks=ranks, replicas=ranks
+    )
     way = f"{each} sample(s) of each micro-batch on every rank, which holds the whole network"
-    return _described(asked, "data", way, file, placement, rounds, is_whole=True)
+    return _described(request, "data", way, file, placement, rounds, is_whole=True)
 
 
 def _without(lists: TaskLists, contents: tuple[str, ...], *, updates: bool = True) -> TaskLists:
@@ -260,7 +262,7 @@ def _without(lists: TaskLists, contents: tuple[str, ...], *, updates: bool = Tru
 
 
 def _described(
-    asked: DivisionRequest,
+    request: DivisionRequest,
     named: str,
     way: str,
     file: PlanFile,
@@ -270,7 +272,7 @@ def _described(
     is_whole: bool = False,
 ) -> StrategyOutlook:
     """The figures of a placement; `is_whole`: every rank updates all that it holds."""
-    ranks = asked.ranks
+    ranks = request.ranks
     trained = [held for path, held in placement.holders.items() if path in placement.reductions]
     held = tuple(sum(one.elements(rank) for one in trained) for rank in range(ranks))
     owned = held if is_whole else costs.owned(placement, ranks)
@@ -288,12 +290,12 @@ def _described(
             )
             for rank in range(ranks)
         ),
-        memory=memory(placement, rounds[0][0], ranks, slots=asked.slots, whole_update=is_whole),
+        memory=memory(placement, rounds[0][0], ranks, slots=request.slots, whole_update=is_whole),
         held=held,
         owned=owned,
         flops=tuple(micro_batches * one for one in costs.flops(placement, ranks)),
         rounds=rounds,
-        cost=_cost(asked.profile, placement, rounds, ranks, owned) if asked.profile is not None else None,
+        cost=_cost(request.profile, placement, rounds, ranks, owned) if request.profile is not None else None,
     )
 
 

@@ -34,16 +34,16 @@ Plans = dict[tuple[str | None, int, int, int], list[tuple[str, StrategyOutlook |
 COMPUTED = "published FLOP/s and bandwidth of the cluster's devices"
 
 
-def simulate(asked: Scenario, ranks: Sequence[int]) -> Simulation:
+def simulate(scenario: Scenario, ranks: Sequence[int]) -> Simulation:
     """Build a run's network, and say what its updates and epochs would take.
 
     Raises:
         InputError: the configuration, the data, the profile or the cluster cannot be used.
     """
-    own = asked.config.train.strategy
+    own = scenario.config.train.strategy
     others = () if own.stands_for_another or own.name in SIMULATED else (own.name,)
-    check(asked.strategy, (*SIMULATED, *others), "simulated")
-    return Strategies(ForecastSubject(asked)).all(ranks)
+    check(scenario.strategy, (*SIMULATED, *others), "simulated")
+    return Strategies(ForecastSubject(scenario)).all(ranks)
 
 
 class Strategies:
@@ -190,7 +190,7 @@ class Strategies:
     def of_one_group(
         self, size: int, samples: int, replicas: int, fabric: ClusterFabric
     ) -> list[tuple[str, StrategyOutlook | Impossible, PlayedGroup | None]]:
-        """Return what each strategy makes of the samples of so many ranks; planned and played once."""
+        """Return what each strategy makes of `samples` samples on `size` ranks; planned and played once."""
         key = size, samples, replicas
         if key not in self.divided:
             profile = self.subject.profile(samples, ClusterFabric(self.asked.cluster, size))
@@ -217,7 +217,7 @@ class Strategies:
     ) -> list[tuple[str, StrategyOutlook | Impossible]]:
         """Divide the network by each strategy that is wanted."""
         train = self.subject.config.train.model_copy(update={"global_batch": samples})
-        asked = plans.DivisionRequest(
+        request = plans.DivisionRequest(
             self.subject.config.model_copy(update={"train": train}),
             self.subject.model,
             self.subject.network(samples // train.accumulation),
@@ -225,19 +225,19 @@ class Strategies:
             self.subject.slots,
             profile,
         )
-        found = []
-        each = size // replicas, asked.samples // replicas
-        for section in plans.sections(asked.network, *each, asked.profile):
+        outlooks = []
+        each = size // replicas, request.samples // replicas
+        for section in plans.sections(request.network, *each, request.profile):
             if section.divides_network and self.asked.strategy in (None, section.name):
                 label = section.label
                 self.show(f"planning {label} on {size} rank(s), {samples} sample(s)")
-                found.append(
-                    (label, plans.tried(asked, self.with_own_keys(section, replicas), planners_too=False))
+                outlooks.append(
+                    (label, plans.tried(request, self.with_own_keys(section, replicas), planners_too=False))
                 )
-        return found
+        return outlooks
 
     def with_own_keys(self, section: StrategySection, replicas: int) -> StrategySection:
-        """Return a section with so many replicas; the configuration's own one in place of its equal."""
+        """Return a section with `replicas` replicas; the configuration's own in place of its equal."""
         own = self.subject.config.train.strategy
         if own.label == section.label and hasattr(own, "replicas"):
             section = own

@@ -71,15 +71,15 @@ class ForecastSubject:
         InputError: the configuration, the data or the profile cannot be used.
     """
 
-    def __init__(self, asked: Scenario) -> None:
-        self.asked, self.config, self.cluster = asked, asked.config, asked.cluster
+    def __init__(self, scenario: Scenario) -> None:
+        self.asked, self.config, self.cluster = scenario, scenario.config, scenario.cluster
         self.deviation = self.cluster.slowdown.value
-        if asked.measured_on is not None:
-            if asked.profile is None:
+        if scenario.measured_on is not None:
+            if scenario.profile is None:
                 raise ConfigError(
                     "--profiled-on says of what device a profile is.", cure="Give it: --profile FILE"
                 )
-            devices.device_of(self.cluster, asked.measured_on)
+            devices.device_of(self.cluster, scenario.measured_on)
         preparation.set_numerics(self.config)
         self.data = preparation.open_data(self.config)
         self.model = preparation.build_model(self.config, self.data, synchronised=False)
@@ -90,22 +90,22 @@ class ForecastSubject:
         self._rows = len(rows)
         self._sample_bytes = statistics.mean(self.data.shards.volumes[row].nbytes for row in rows)
         self._networks: dict[int, OperationGraph] = {}
-        if asked.profile is not None:
-            costs.check_profile(asked.profile, self.network(1), 1)
+        if scenario.profile is not None:
+            costs.check_profile(scenario.profile, self.network(1), 1)
 
-    def on(self, asked: Scenario) -> ForecastSubject:
+    def on(self, scenario: Scenario) -> ForecastSubject:
         """Return the same network on another cluster, with other samples or another `train.strategy`.
 
         It is not built again, so that nothing else of the configuration may differ.
         """
         other = copy.copy(self)
-        other.asked, other.config, other.cluster = asked, asked.config, asked.cluster
-        other.deviation = asked.cluster.slowdown.value
+        other.asked, other.config, other.cluster = scenario, scenario.config, scenario.cluster
+        other.deviation = scenario.cluster.slowdown.value
         other.__dict__.pop("alone", None)
         return other
 
     def network(self, samples: int) -> OperationGraph:
-        """Return the network for so many samples."""
+        """Return the network for `samples` samples."""
         if samples not in self._networks:
             self._networks[samples] = reading.read(self.model, samples)
         return self._networks[samples]
@@ -113,14 +113,14 @@ class ForecastSubject:
     def sections(self) -> list[StrategySection]:
         """Return the sections of strategies by which ranks hold the whole network, the run's own in place."""
         own = self.config.train.strategy
-        found = [
+        sections = [
             own if own.name == name else kind(name=name)
             for name, kind in BY_NAME.items()
             if kind.is_simulated and not kind.divides_network
         ]
         if not (own.stands_for_another or own.is_simulated):
-            found.append(own)
-        return found
+            sections.append(own)
+        return sections
 
     def samples(self, ranks: int) -> int:
         """Return the samples of an update."""
@@ -137,21 +137,21 @@ class ForecastSubject:
         )
 
     def work(self, samples: int) -> Work:
-        """Return what a rank of the slowest kind of device computes for so many samples alone."""
-        found = []
+        """Return what a rank of the slowest kind of device computes alone for `samples` samples."""
+        per_kind = []
         for kind in self.cluster.hosts:
             alone = ClusterFabric(self.cluster.model_copy(update={"hosts": (kind,)}), 1)
             profile = self.profile(samples, alone)
             names = [one.name for one in profile.operations]
             tasks_s = profile.each_s(0) * sum(bool(one.readings) for one in self.network(1).operations)
-            found.append(
+            per_kind.append(
                 Work(
                     tasks_s + math.fsum(profile.forward_s(name, 0, samples) for name in names),
                     tasks_s + math.fsum(profile.backward_s(name, 0, samples) for name in names),
                     profile.update.seconds[0],
                 )
             )
-        return max(found, key=lambda one: one.seconds)
+        return max(per_kind, key=lambda one: one.seconds)
 
     @functools.cached_property
     def alone(self) -> float:
@@ -188,12 +188,12 @@ class ForecastSubject:
         variables = list(zip(reversed(self.model.trainable_variables), reversed(held), strict=True))
         before = itertools.accumulate((size for _, size in variables), initial=0)
         ready = [(there, done.get(v.path, seconds)) for there, (v, _) in zip(before, variables, strict=False)]
-        whole, found, until = math.fsum(sizes), [], 0.0
+        whole, parts, until = math.fsum(sizes), [], 0.0
         for size in sizes:
             until += size
             last = max((at for there, at in ready if there / sum(held) < until / whole), default=0.0)
-            found.append(ExchangePart(last / seconds if seconds else 1.0, size / whole))
-        return tuple(found)
+            parts.append(ExchangePart(last / seconds if seconds else 1.0, size / whole))
+        return tuple(parts)
 
     def statistics(self, round_s: float) -> float:
         """Return the seconds in which an update waits for statistics of batch norm, both ways."""

@@ -78,16 +78,16 @@ def run_folders(paths: Sequence[Path]) -> list[Path]:
     Raises:
         RunError: the same run is named twice.
     """
-    found: list[Path] = []
+    folders: list[Path] = []
     for path in paths:
         folds = sorted(fold.parent for fold in path.glob("fold-*/config.yaml"))
-        found += folds or [path]
+        folders += folds or [path]
     seen: set[Path] = set()
-    for path in found:
+    for path in folders:
         if path.resolve() in seen:
             raise RunError(f"{path}: is named twice.", cure="Name each run of the ensemble once.", path=path)
         seen.add(path.resolve())
-    return found
+    return folders
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,11 @@ class Ensemble:
         first = members[0]
         for other in members[1:]:
             for what in ("task", "classes", "target", "recipe", "shape"):
-                mine, theirs = getattr(first, what), getattr(other, what)
-                if mine != theirs:
+                expected, theirs = getattr(first, what), getattr(other, what)
+                if expected != theirs:
                     raise RunError(
                         f"{other.path}: cannot join {first.path} in an ensemble: "
-                        f"its {_NAMES[what]} is {_said(theirs)}, not {_said(mine)}.",
+                        f"its {_NAMES[what]} is {_said(theirs)}, not {_said(expected)}.",
                         cure="Name runs that were trained on the same kind of volumes, for the same task.",
                         path=other.path,
                     )

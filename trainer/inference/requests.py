@@ -46,9 +46,9 @@ def requests(arguments: Sequence[str], contrasts: Sequence[str]) -> list[Subject
     Raises:
         ImageError: a file is missing or a folder, an image is named twice, or not all contrasts are.
     """
-    found = [_request(argument, contrasts) for argument in arguments]
+    requested = [_request(argument, contrasts) for argument in arguments]
     names: set[str] = set()
-    for request in found:
+    for request in requested:
         if request.name in names:
             raise ImageError(f"{request.name}: is named twice.", cure="Name each image once.")
         names.add(request.name)
@@ -58,10 +58,10 @@ def requests(arguments: Sequence[str], contrasts: Sequence[str]) -> list[Subject
                 raise ImageError(
                     f"{path}: {what}.", cure="Give image files, such as scans/*.nii.gz", path=path
                 )
-    return found
+    return requested
 
 
-def file_names(found: Sequence[SubjectImages], ending: str) -> dict[str, Path]:
+def file_names(requested: Sequence[SubjectImages], ending: str) -> dict[str, Path]:
     """Return a relative path for the result of each request, by its name: `<stem><ending>`.
 
     Where two images have the same name, all keep the folders that tell them apart.
@@ -69,14 +69,14 @@ def file_names(found: Sequence[SubjectImages], ending: str) -> dict[str, Path]:
     Raises:
         ImageError: two results would be the same file.
     """
-    stems = [request.stem for request in found]
+    stems = [request.stem for request in requested]
     if len(set(stems)) == len(stems):
-        return {request.name: Path(f"{request.stem}{ending}") for request in found}
-    whole = [request.paths[0].resolve() for request in found]
+        return {request.name: Path(f"{request.stem}{ending}") for request in requested}
+    whole = [request.paths[0].resolve() for request in requested]
     common = Path(os.path.commonpath([path.parent for path in whole]))
     names: dict[str, Path] = {}
     first: dict[Path, str] = {}
-    for request, path in zip(found, whole, strict=True):
+    for request, path in zip(requested, whole, strict=True):
         name = names[request.name] = path.relative_to(common).with_name(f"{request.stem}{ending}")
         if first.setdefault(name, request.name) != request.name:
             raise ImageError(

@@ -34,22 +34,22 @@ def columns(task: str, classes: Sequence[str], several: bool) -> tuple[str, ...]
     return ("predicted", *(f"p_{name}" for name in classes), *spreads)
 
 
-def row(task: str, classes: Sequence[str], found: np.ndarray) -> dict[str, Any]:
+def row(task: str, classes: Sequence[str], outputs: np.ndarray) -> dict[str, Any]:
     """Return the columns of one image.
 
     Args:
         task: 'classification' or 'regression'.
         classes: names.
-        found: float64 (M, K) or (M, 1), what each of M members said: probabilities, or numbers.
+        outputs: float64 (M, K) or (M, 1), what each of M members said: probabilities, or numbers.
     """
-    means = found.mean(axis=0)
-    said: list[Any]
+    means = outputs.mean(axis=0)
+    cells: list[Any]
     if task == "regression":
-        said = [round(float(means[0]), 4)]
+        cells = [round(float(means[0]), 4)]
     else:
-        said = [classes[int(means.argmax())], *(round(float(share), 6) for share in means)]
-    said += spread(found)
-    return dict(zip(columns(task, classes, len(found) > 1), said, strict=True))
+        cells = [classes[int(means.argmax())], *(round(float(share), 6) for share in means)]
+    cells += spread(outputs)
+    return dict(zip(columns(task, classes, len(outputs) > 1), cells, strict=True))
 
 
 def spread(found: np.ndarray) -> list[float]:

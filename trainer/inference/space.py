@@ -75,12 +75,12 @@ def labels_on(target: VoxelGrid, slabs: Slabs, source: VoxelGrid) -> np.ndarray:
         block = slab if before is None else np.concatenate([before, slab])
         begin, end = first - (before is not None), first + len(slab)  # planes begin ... end - 1
         is_last = end == source.shape[0]
-        mine = within & (places <= (np.inf if is_last else end - 1))
+        covered = within & (places <= (np.inf if is_last else end - 1))
         if before is not None:
-            mine &= places > begin
+            covered &= places > begin
         before = slab[-1:].copy()
-        if mine.any():
-            part = slice(int(np.flatnonzero(mine)[0]), int(np.flatnonzero(mine)[-1]) + 1)
+        if covered.any():
+            part = slice(int(np.flatnonzero(covered)[0]), int(np.flatnonzero(covered)[-1]) + 1)
             index = tuple(part if axis == along else slice(None) for axis in range(3))
             labels[index] = _labels_of(block, begin, to_source, labels[index].shape, along, part.start)
     for axis, wanted in enumerate(axes[1:], start=1):  # what lies beyond the source's other faces

@@ -27,7 +27,7 @@ _LOOK_S = 0.2
 
 def take(
     folder: Path,
-    mine: Owner,
+    claimant: Owner,
     *,
     after: Lease | None = None,
     say: Callable[[str], None] = lambda text: None,
@@ -38,7 +38,7 @@ def take(
 
     Args:
         folder: of the run.
-        mine: this process, as `claims.myself` tells.
+        claimant: this process, as `claims.myself` returns it.
         after: the lease that this process holds for its start before; it ends when the new one begins, so
             that no other start comes between.
         say: shows people which process is waited for.
@@ -54,7 +54,7 @@ def take(
 
     def wait_for(other: Owner) -> None:
         if after is None or other != after.owner:
-            _wait_for(place, other, mine, say, beat, patience_s)
+            _wait_for(place, other, claimant, say, beat, patience_s)
 
     for left in (4, 3, 2, 1, 0):
         made: list[str] = []
@@ -62,7 +62,7 @@ def take(
             lease_files.make(place, made)
             with contextlib.suppress(FileExistsError):
                 os.mkdir(f"{place}/{claims.WRITERS}")
-            owner = _claim(place, mine, wait_for)
+            owner = _claim(place, claimant, wait_for)
         except OSError as error:
             if error.errno in lease_files.GONE and left:
                 continue  # a start that had put nothing has removed the folder under our hands
@@ -89,7 +89,7 @@ def take(
     )
 
 
-def _claim(folder: str, mine: Owner, wait_for: Callable[[Owner], None]) -> Owner:
+def _claim(folder: str, claimant: Owner, wait_for: Callable[[Owner], None]) -> Owner:
     """Claim the next number, as soon as the owner of the last one may be passed over.
 
     Raises:
@@ -103,7 +103,7 @@ def _claim(folder: str, mine: Owner, wait_for: Callable[[Owner], None]) -> Owner
         staging, aside = claims.staging_of(folder, token), f"{folder}/{claims.WRITERS}/.{token}"
         os.mkdir(staging)
         owner = dataclasses.replace(
-            mine, start=before.start + 1 if before else 1, token=token, inode=os.stat(staging).st_ino
+            claimant, start=before.start + 1 if before else 1, token=token, inode=os.stat(staging).st_ino
         )
         claimed = False
         try:
@@ -122,7 +122,7 @@ def _claim(folder: str, mine: Owner, wait_for: Callable[[Owner], None]) -> Owner
 def _wait_for(
     folder: str,
     other: Owner,
-    mine: Owner,
+    claimant: Owner,
     say: Callable[[str], None],
     beat: Callable[[str], None],
     patience_s: float,
@@ -130,14 +130,14 @@ def _wait_for(
     """Return when the owner has ended, is dead, or is an earlier start of our job that had time to end."""
     if other.is_gone():
         return
-    if mine.precedes(other):
+    if claimant.precedes(other):
         raise Fenced(
             f"{folder}: another process writes this run: {other}.",
             cure="The other process is a later start of the same job. This start changes nothing.",
             path=folder,
         )
     alive = other.is_gone() is False
-    ours = other.precedes(mine)
+    ours = other.precedes(claimant)
     if not alive or ours:
         say(f"{folder}: waiting for {other}, which writes this run, to end or to stop responding")
     began = time.monotonic()

@@ -131,11 +131,11 @@ def reliability(true: np.ndarray, probabilities: np.ndarray, bins: int = 10) -> 
     confidence, right = _confidence(true, probabilities)
     edges = np.linspace(0, 1, bins + 1)
     place = np.searchsorted(edges[1:-1], confidence)
-    found = []
+    rows = []
     for b in range(bins):
         inside = place == b
         n = int(inside.sum())
-        found.append(
+        rows.append(
             {
                 "low": float(edges[b]),
                 "high": float(edges[b + 1]),
@@ -144,7 +144,7 @@ def reliability(true: np.ndarray, probabilities: np.ndarray, bins: int = 10) -> 
                 "accuracy": float(right[inside].mean()) if n else None,
             }
         )
-    return found
+    return rows
 
 
 def ece(true: np.ndarray, probabilities: np.ndarray, bins: int = 10) -> float | None:

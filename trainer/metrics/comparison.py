@@ -64,12 +64,12 @@ def differences(tables: Sequence[EvaluationTable], names: Sequence[str]) -> list
         for i, j in itertools.combinations(range(len(tables)), 2)
         for metric, figures in _differences((tables[i], areas[i]), (tables[j], areas[j]), subjects).items()
     ]
-    found = []
+    comparisons = []
     for metric in dict.fromkeys(pair["metric"] for pair in pairs):
         family = [pair for pair in pairs if pair["metric"] == metric]
         corrected = holm([pair["p_value"] for pair in family]) if len(tables) > 2 else [None] * len(family)
-        found += [{**pair, "p_holm": p} for pair, p in zip(family, corrected, strict=True)]
-    return found
+        comparisons += [{**pair, "p_holm": p} for pair, p in zip(family, corrected, strict=True)]
+    return comparisons
 
 
 def aligned(
@@ -122,11 +122,11 @@ def aligned(
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Return p-values corrected for their number, after Holm (1979); None stays None and is not counted."""
-    known = [i for i, p in enumerate(p_values) if p is not None]
+    counted = [i for i, p in enumerate(p_values) if p is not None]
     corrected: list[float | None] = [None] * len(p_values)
     largest = 0.0
-    for rank, i in enumerate(sorted(known, key=lambda i: p_values[i] or 0.0)):
-        largest = max(largest, min(1.0, (len(known) - rank) * (p_values[i] or 0.0)))
+    for rank, i in enumerate(sorted(counted, key=lambda i: p_values[i] or 0.0)):
+        largest = max(largest, min(1.0, (len(counted) - rank) * (p_values[i] or 0.0)))
         corrected[i] = largest
     return corrected
 
@@ -175,12 +175,12 @@ def _area(table: EvaluationTable, subjects: Subjects) -> LeftOut | None:
 
 
 def _differences(
-    one: tuple[EvaluationTable, LeftOut | None],
-    other: tuple[EvaluationTable, LeftOut | None],
+    left: tuple[EvaluationTable, LeftOut | None],
+    right: tuple[EvaluationTable, LeftOut | None],
     subjects: Subjects,
 ) -> dict[str, dict[str, Any]]:
     """By metric: difference, interval, p_value, test."""
-    (first, first_area), (second, second_area) = one, other
+    (first, first_area), (second, second_area) = left, right
     if first_area is not None and second_area is not None:
         hits = [(table.values.argmax(axis=1) == table.true).astype(np.float64) for table in (first, second)]
         parts = ranking.exchange_parts(first.true, first.values, second.values, subjects)
@@ -195,33 +195,33 @@ def _differences(
 
 
 def _of_areas(difference: LeftOut, parts: np.ndarray) -> dict[str, Any]:
-    known = difference.fewest >= LEAST and bool(np.isfinite(parts).all())
+    testable = difference.fewest >= LEAST and bool(np.isfinite(parts).all())
     return {
         "difference": difference.value if np.isfinite(difference.value) else None,
         "interval": difference.interval_of_difference(normal=True),
-        "p_value": exchange_p(parts) if known else None,
+        "p_value": exchange_p(parts) if testable else None,
         "test": EXCHANGE,
     }
 
 
 def _of_means(differences: np.ndarray, subjects: Subjects) -> dict[str, Any]:
     """Of a mean over scans, (N,); those of which a run says nothing (NaN) are left out."""
-    known = np.isfinite(differences)
+    finite = np.isfinite(differences)
     without = mean_left_out(subjects, differences)
     return {
-        "difference": without.value if known.any() else None,
+        "difference": without.value if finite.any() else None,
         "interval": without.interval_of_difference(),
-        "p_value": exchange_p(subjects.of(known).sums(differences[known])),
+        "p_value": exchange_p(subjects.of(finite).sums(differences[finite])),
         "test": EXCHANGE,
     }
 
 
-def _of_hits(one: np.ndarray, other: np.ndarray, subjects: Subjects) -> dict[str, Any]:
+def _of_hits(first: np.ndarray, other: np.ndarray, subjects: Subjects) -> dict[str, Any]:
     """Of accuracies: float (N,), 1 where a run is right."""
     return {
-        "difference": float((one - other).mean()),
-        "interval": interval_of_shares(one, other, subjects),
-        "p_value": exchange_p(subjects.sums(one - other)),
+        "difference": float((first - other).mean()),
+        "interval": interval_of_shares(first, other, subjects),
+        "p_value": exchange_p(subjects.sums(first - other)),
         "test": MCNEMAR,
     }
 
@@ -253,34 +253,35 @@ def _by_order(table: EvaluationTable) -> list[tuple[Hashable, ...]]:
     return [key for _, key in sorted(keys)]
 
 
-def _check_same_task(one: EvaluationTable, other: EvaluationTable) -> None:
-    if one.task != other.task:
+def _check_same_task(first: EvaluationTable, other: EvaluationTable) -> None:
+    if first.task != other.task:
         raise RunError(
-            f"{one.run} is a {one.task}, {other.run} a {other.task}.",
+            f"{first.run} is a {first.task}, {other.run} a {other.task}.",
             cure="Compare runs of the same task.",
             path=other.run,
         )
-    if set(one.classes) != set(other.classes):
+    if set(first.classes) != set(other.classes):
         raise RunError(
-            f"{one.run} has the classes {', '.join(one.classes)}; {other.run}, {', '.join(other.classes)}.",
+            f"{first.run} has the classes {', '.join(first.classes)}; "
+            f"{other.run}, {', '.join(other.classes)}.",
             cure="Compare runs with the same data.classes.",
             path=other.run,
         )
 
 
-def _check_same_truth(one: EvaluationTable, other: EvaluationTable) -> None:
+def _check_same_truth(first: EvaluationTable, other: EvaluationTable) -> None:
     # Targets are written with six digits.
-    differ = np.flatnonzero(~np.isclose(one.true, other.true, rtol=1e-5, atol=0))
+    differ = np.flatnonzero(~np.isclose(first.true, other.true, rtol=1e-5, atol=0))
     if len(differ):
         i = int(differ[0])
-        said = [
+        labels = [
             table.classes[int(table.true[i])] if table.classes else f"{table.true[i]:g}"
-            for table in (one, other)
+            for table in (first, other)
         ]
         raise RunError(
-            f"The labels or targets differ for {len(differ)} scan(s): {one.subjects[i]} is "
-            f"{said[0]} in {one.run} "
-            f"and {said[1]} in {other.run}.",
+            f"The labels or targets differ for {len(differ)} scan(s): {first.subjects[i]} is "
+            f"{labels[0]} in {first.run} "
+            f"and {labels[1]} in {other.run}.",
             cure="Compare runs on the same cohort.",
             path=other.run,
         )

@@ -89,7 +89,7 @@ def _mean_over_targets(
 ) -> np.ndarray:
     """Mean over classes of `area`(inside, outside): the weight, (b, thresholds), of the class's own subjects
     and of the others at and above each threshold, from the highest probability down."""
-    found = np.zeros(len(weights))
+    means = np.zeros(len(weights))
     if not len(true):
         return np.full(len(weights), np.nan)
     chosen = targets(probabilities.shape[1])
@@ -101,8 +101,8 @@ def _mean_over_targets(
         for start in range(0, len(weights), _BLOCK):
             block = weights[start : start + _BLOCK, order]
             inside, outside = (np.cumsum(block * which, axis=1)[:, last] for which in (own, ~own))
-            found[start : start + _BLOCK] += area(inside, outside) / len(chosen)
-    return found
+            means[start : start + _BLOCK] += area(inside, outside) / len(chosen)
+    return means
 
 
 def _ratio(parts: np.ndarray, whole: np.ndarray) -> np.ndarray:

@@ -138,11 +138,11 @@ def _mean_and_interval(
     values: np.ndarray, people: Subjects | None
 ) -> tuple[float | None, list[float] | None]:
     values = np.asarray(values, np.float64)
-    known = values[np.isfinite(values)]
-    if not len(known):
+    finite = values[np.isfinite(values)]
+    if not len(finite):
         return None, None
     bounds = None if people is None else mean_left_out(people, values).interval("share")
-    return float(known.mean()), bounds
+    return float(finite.mean()), bounds
 
 
 def _distances(true: np.ndarray, predicted: np.ndarray, voxel_size: Sequence[float]) -> tuple[float, float]:

@@ -137,12 +137,12 @@ def lines(path: Path) -> tuple[tuple[str, ...], list[Line]]:
     with path.open(encoding="utf-8", newline="") as file:
         table = csv.DictReader(file)
         try:
-            header, found = tuple(table.fieldnames or ()), list(table)
+            header, rows = tuple(table.fieldnames or ()), list(table)
         except csv.Error as error:
             raise ValueError(str(error)) from None
     if not {"row", "subject"} <= set(header):
         raise ValueError(f"its columns are {', '.join(header)}")
-    for number, line in enumerate(found, start=2):
+    for number, line in enumerate(rows, start=2):
         if None in line or None in line.values():
             raise ValueError(f"line {number} has more or fewer columns than the first")
         if not line["row"].isdecimal():
@@ -150,8 +150,8 @@ def lines(path: Path) -> tuple[tuple[str, ...], list[Line]]:
     if "session" not in header:
         place = header.index("subject") + 1
         header = (*header[:place], "session", *header[place:])
-        found = [{**line, "session": ""} for line in found]
-    return header, found
+        rows = [{**line, "session": ""} for line in rows]
+    return header, rows
 
 
 def judged(header: Sequence[str], lines: Sequence[Line]) -> JudgedVolume:

@@ -52,11 +52,11 @@ def _joined(world: worlds.World, count: Any, mean: Any, variance: Any) -> tuple[
     import tensorflow as tf
 
     channels = mean.shape[0]
-    mine = tf.concat([tf.reshape(count, [1]), mean, variance], 0)
+    local = tf.concat([tf.reshape(count, [1]), mean, variance], 0)
     # Each rank fills its own row of zeros: a sum of these is an all-gather whose gradient Horovod
     # computes in one collective (that of its all-gather takes two more).
     row = tf.one_hot(world.rank, world.size, dtype=mean.dtype)[:, None]
-    table = timeline.collective(lambda rows: world.allreduce(rows, "sum"), row * mine[None])
+    table = timeline.collective(lambda rows: world.allreduce(rows, "sum"), row * local[None])
     share = table[:, :1] / tf.reduce_sum(table[:, :1])
     means, variances = table[:, 1 : 1 + channels], table[:, 1 + channels :]
     total = tf.reduce_sum(share * means, 0)

@@ -33,13 +33,13 @@ def find(name: str, *, what: str = "network", error: type[InputError] = ModelErr
             module = _load_file(Path(place), error)
         else:
             module = _load_module(place, f"asked for as {what} {name!r}", error)
-    found = getattr(module, attribute, None)
-    if not callable(found):
+    definition = getattr(module, attribute, None)
+    if not callable(definition):
         close = difflib.get_close_matches(attribute, dir(module), n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         kind = "class" if what == "strategy" else "function"
         raise error(f"{place} has no {kind} {attribute!r} (asked for as {what} {name!r}).{hint}")
-    return found
+    return definition
 
 
 @contextlib.contextmanager
@@ -105,7 +105,7 @@ def _load_file(path: Path, error: type[InputError]) -> ModuleType:
     return module
 
 
-def _load_module(place: str, asked: str, error: type[InputError]) -> ModuleType:
+def _load_module(place: str, request: str, error: type[InputError]) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:  # a console script's path starts at its own folder, not at the user's
         sys.path.append(here)
@@ -115,6 +115,6 @@ def _load_module(place: str, asked: str, error: type[InputError]) -> ModuleType:
         if missing.name is None or not (place == missing.name or place.startswith(missing.name + ".")):
             raise  # the module is there; something that it imports is not
         raise error(
-            f"There is no module {place!r} ({asked}).",
+            f"There is no module {place!r} ({request}).",
             cure="Run in the folder that holds it, or name its file: path/to/file.py:name",
         ) from None

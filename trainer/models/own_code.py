@@ -40,13 +40,13 @@ class NeighboursRefused:
         Raises:
             RunError: it would come from the file's folder, or from nowhere but there.
         """
-        found = PathFinder.find_spec(name, path)
-        if found is None and path is None:
-            found = PathFinder.find_spec(name, [str(self.folder)])
-        if found is None:
+        spec = PathFinder.find_spec(name, path)
+        if spec is None and path is None:
+            spec = PathFinder.find_spec(name, [str(self.folder)])
+        if spec is None:
             return None
         # A folder without __init__.py has no origin.
-        places = [found.origin] if found.origin else list(found.submodule_search_locations or ())
+        places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
         beside = [place for place in places if self._is_beside(place)]
         if not beside:
             return None
@@ -170,22 +170,22 @@ def chosen(files: Sequence[Path], ran: RunRecord, run: Path) -> list[Code]:
     Raises:
         RunError: none of them is the one that the run was trained with.
     """
-    given = [Code.read(path) for path in files]
-    if not given or not ran.knows_code:
-        if given:
+    codes = [Code.read(path) for path in files]
+    if not codes or not ran.knows_code:
+        if codes:
             sys.stderr.write(
                 f"warning: {run}: does not record with which code it was trained (an older cingulum made "
-                f"it): {', '.join(str(code.path) for code in given)} cannot be compared with it.\n"
+                f"it): {', '.join(str(code.path) for code in codes)} cannot be compared with it.\n"
             )
-        return given
+        return codes
     if ran.code is None:
         return []
-    wanted = ran.code.sha256
-    right = [code for code in given if code.sha256 == wanted]
+    expected = ran.code.sha256
+    right = [code for code in codes if code.sha256 == expected]
     if not right:
-        shown = ", ".join(f"{code.path} has {code.sha256}" for code in given)
+        shown = ", ".join(f"{code.path} has {code.sha256}" for code in codes)
         raise RunError(
-            f"{run}: was trained with a file of SHA-256 {wanted[:64]}; {shown}. It was not run.",
+            f"{run}: was trained with a file of SHA-256 {expected[:64]}; {shown}. It was not run.",
             cure="Name the file as it was when the run was trained (`code` in run.json).",
             path=run,
         )

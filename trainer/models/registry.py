@@ -268,25 +268,25 @@ def check_outputs(network: Network, count: int, *, dense: bool, fitting: Sequenc
     )
 
 
-def check_options(network: Network, given: dict[str, Any]) -> None:
+def check_options(network: Network, options: dict[str, Any]) -> None:
     """Check the names of the options, and the width.
 
     Raises:
         ModelError: the network has no such option.
     """
-    known = network.options
+    accepted = network.options
     if network.takes_any_option:
         return
-    for option in given:
-        if option not in known:
-            close = difflib.get_close_matches(option, known, n=1)
+    for option in options:
+        if option not in accepted:
+            close = difflib.get_close_matches(option, accepted, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise ModelError(
                 f"{network.name}: has no option {option!r}.{hint}",
-                cure=f"It takes: {', '.join(known) or 'no options'}.",
+                cure=f"It takes: {', '.join(accepted) or 'no options'}.",
                 key=f"model.options.{option}",
             )
-    width = given.get("width")
+    width = options.get("width")
     if width is not None and (not isinstance(width, int) or width < 1):
         raise ModelError(
             f"{network.name}: width is {width!r}: it must be a whole number of channels, at least 1.",
@@ -302,9 +302,9 @@ def check_returned(name: str, model: Any, shape: tuple[int, ...], count: int, *,
             `dense`).
     """
     if not isinstance(model, keras.Model):
-        given = "nothing" if model is None else f"a value of the type {type(model).__name__}"
+        what = "nothing" if model is None else f"a value of the type {type(model).__name__}"
         raise ModelError(
-            f"{name}: returned {given}, not a keras.Model.",
+            f"{name}: returned {what}, not a keras.Model.",
             cure="Its function ends in: return keras.Model(inputs, outputs)",
             key="model.name",
         )
@@ -322,16 +322,16 @@ def check_returned(name: str, model: Any, shape: tuple[int, ...], count: int, *,
             cure="Add a layer with weights, such as Conv3D or Dense, or set `trainable = True`.",
             key="model.name",
         )
-    taken, given = model.input_shape, model.output_shape
+    taken, returned = model.input_shape, model.output_shape
     if not isinstance(taken, tuple) or tuple(taken)[1:] != shape:
         raise ModelError(
             f"{name}: takes inputs of shape {taken}, but the volumes are {shape}.", key="model.name"
         )
-    wanted = (None, *shape[:-1], count) if dense else (None, count)
-    if given != wanted:
+    expected = (None, *shape[:-1], count) if dense else (None, count)
+    if returned != expected:
         each = "one logit per class" + (" and voxel" if dense else "")
         raise ModelError(
-            f"{name}: returns outputs of shape {given}; {wanted} is wanted, {each}.", key="model.name"
+            f"{name}: returns outputs of shape {returned}; {expected} is wanted, {each}.", key="model.name"
         )
     if keras.backend.standardize_dtype(model.outputs[0].dtype) != "float32":
         raise ModelError(

@@ -101,31 +101,31 @@ class Choice(BaseModel):
             restart_s: seconds that a change takes.
         """
         now = self.now.model_copy(update={"measured_s": measured_s})
-        known = tuple(now if n == self.chosen else one for n, one in enumerate(self.candidates))
-        found = self.model_copy(update={"candidates": known})
-        tried = sum(one.measured_s is not None for one in known)
+        candidates = tuple(now if n == self.chosen else one for n, one in enumerate(self.candidates))
+        choice = self.model_copy(update={"candidates": candidates})
+        tried = sum(one.measured_s is not None for one in candidates)
         open_ = [
             number
-            for number, one in enumerate(known)
+            for number, one in enumerate(candidates)
             if number != self.chosen and (one.measured_s is not None or tried < MOST_TRIED)
         ]
-        best = min(open_, key=lambda number: known[number].expected_s, default=self.chosen)
-        expected = known[best].expected_s
+        best = min(open_, key=lambda number: candidates[number].expected_s, default=self.chosen)
+        expected = candidates[best].expected_s
         if measured_s < WORTH * expected or (measured_s - expected) * left <= restart_s:
-            return found
+            return choice
         change = (step, self.chosen, best)
-        return found.model_copy(update={"chosen": best, "changes": (*self.changes, change)})
+        return choice.model_copy(update={"chosen": best, "changes": (*self.changes, change)})
 
 
 def first(
-    asked: dict[str, Any], hosts: tuple[str, ...], batch: tuple[int, int], tried: list[Candidate]
+    request: dict[str, Any], hosts: tuple[str, ...], batch: tuple[int, int], tried: list[Candidate]
 ) -> Choice | None:
     """Return the choice of the candidate with the shortest predicted step; None where none can be trained."""
     fitting = [number for number, one in enumerate(tried) if one.fits]
     if not fitting:
         return None
     best = min(fitting, key=lambda number: tried[number].expected_s)
-    return Choice(asked=asked, hosts=hosts, batch=batch, candidates=tuple(tried), chosen=best)
+    return Choice(asked=request, hosts=hosts, batch=batch, candidates=tuple(tried), chosen=best)
 
 
 def recorded(plan: dict[str, Any] | None) -> Choice | None:

@@ -190,12 +190,12 @@ def predict(
 
 
 def _per_host(pairs: Mapping[tuple[int, int], InterfaceBytes], hosts: int) -> list[InterfaceBytes]:
-    """Traffic of each host, from that of each pair as the first of the two sees it."""
-    found = [InterfaceBytes() for _ in range(hosts)]
+    """Return the traffic of each host, from that of each pair as the first of the two sees it."""
+    totals = [InterfaceBytes() for _ in range(hosts)]
     for (one, other), traffic in pairs.items():
-        found[one] = _add(found[one], traffic)
-        found[other] = _add(found[other], InterfaceBytes(traffic.received, traffic.sent))
-    return found
+        totals[one] = _add(totals[one], traffic)
+        totals[other] = _add(totals[other], InterfaceBytes(traffic.received, traffic.sent))
+    return totals
 
 
 def _busiest(hosts: Sequence[InterfaceBytes]) -> float:

@@ -26,7 +26,7 @@ class Frames:
     header (20) and a TCP header with time stamps (32), within an MTU that counts the latter two. RFC 5681
     wants an acknowledgement at least every second full segment, which is what Linux sends. Data that goes
     back over the same connection at that time carries it. Where a link has several connections, each carries
-    data for its share of the time only, and so many acknowledgements travel with it.
+    data for its share of the time only, and only that share of the acknowledgements travels with data.
 
     Attributes:
         mtu: largest IP packet, in bytes.

@@ -78,13 +78,13 @@ class KeptFile(FilePart):
         except ValidationError as error:
             first = error.errors()[0]
             key = ".".join(_named(tree, first["loc"]))
-            said = first["msg"].removeprefix("Value error, ")
-            told = f"{key}: {said[:1].lower()}{said[1:]}" if key else said
+            message = first["msg"].removeprefix("Value error, ")
+            sentence = f"{key}: {message[:1].lower()}{message[1:]}" if key else message
             raise InputError(
-                f"{path}: {told}.",
+                f"{path}: {sentence}.",
                 cure=f"Mend it there, or make the file anew: {cls.REMAKE}",
                 path=path,
-                key=key or said.partition(": ")[0] or None,
+                key=key or message.partition(": ")[0] or None,
             ) from None
 
     def text(self) -> str:
@@ -104,10 +104,10 @@ def _refuse(constant: str) -> float:
 
 
 def _named(tree: Any, loc: Sequence[int | str]) -> list[str]:
-    """The place of a value; operations by their names, where they have one."""
-    found = [str(part) for part in loc]
+    """Return the keys that lead to a value; operations by their names, where they have one."""
+    keys = [str(part) for part in loc]
     if len(loc) > 1 and loc[0] == "operations" and isinstance(loc[1], int):
         name = tree["operations"][loc[1]]
         if isinstance(name, dict) and isinstance(name.get("name"), str):
-            found[1] = name["name"]
-    return found
+            keys[1] = name["name"]
+    return keys

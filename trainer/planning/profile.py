@@ -201,11 +201,11 @@ class Profile(KeptFile):
         return self.operation(name).backward_s[rank] * (batch or self.batch) / self.batch
 
     def update_s(self, rank: int, parameters: float) -> float:
-        """Return seconds in which a rank updates so many parameters."""
+        """Return the seconds in which a rank updates `parameters` parameters."""
         return self.update.seconds[rank] * parameters / max(1, self.update.parameters)
 
     def handling_s(self, rank: int, size: int) -> float:
-        """Return seconds in which a rank hands over a bundle of so many bytes, or takes it."""
+        """Return the seconds in which a rank hands over a bundle of `size` bytes, or takes it."""
         if self.handling is None:
             return 0.0
         return self.handling.message_s[rank] + size * self.handling.byte_s[rank]

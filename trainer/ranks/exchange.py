@@ -58,7 +58,7 @@ class RankExchange(ABC):
 
     @abstractmethod
     def move(
-        self, values: Sequence[Any], leaving: Sequence[Parcel], wanted: Sequence[Parcel]
+        self, values: Sequence[Any], leaving: Sequence[Parcel], arriving: Sequence[Parcel]
     ) -> tuple[list[Any], Any]:
         """Send tensors, and return those that are waited for; eagerly, or while a step is traced.
 
@@ -67,7 +67,7 @@ class RankExchange(ABC):
         Args:
             values: `(n,)` each, as many as `leaving`.
             leaving: where they go.
-            wanted: what is to come.
+            arriving: what is to come, and from where.
 
         Returns:
             Tensors `(n,)`, and what later calls must be made to wait for with `tf.control_dependencies`.
@@ -181,28 +181,28 @@ class Compiled(RankExchange):
         atexit.register(self._counts.cingulum_stop_listening)
 
     def move(
-        self, values: Sequence[Any], leaving: Sequence[Parcel], wanted: Sequence[Parcel]
+        self, values: Sequence[Any], leaving: Sequence[Parcel], arriving: Sequence[Parcel]
     ) -> tuple[list[Any], Any]:
         """Move as `RankExchange.move` says.
 
         Raises:
             ValueError: a message has 2 GiB or more.
         """
-        largest = max(one.elements * one.dtype.size for one in (*leaving, *wanted))
+        largest = max(one.elements * one.dtype.size for one in (*leaving, *arriving))
         if largest > MOST_BYTES:
             raise ValueError(f"a message of {largest} bytes: MPI takes less than 2 GiB")
-        found = self._operation(
+        outputs = self._operation(
             values=list(values),
-            receive_types=[one.dtype for one in wanted],
+            receive_types=[one.dtype for one in arriving],
             comm=self._address,
             targets=[self._processes[one.rank] for one in leaving],
             target_tags=[one.tag for one in leaving],
-            sources=[self._processes[one.rank] for one in wanted],
-            source_tags=[one.tag for one in wanted],
-            sizes=[one.elements for one in wanted],
+            sources=[self._processes[one.rank] for one in arriving],
+            source_tags=[one.tag for one in arriving],
+            sizes=[one.elements for one in arriving],
             far=self._far,
         )
-        return (list(found), found[0]) if wanted else ([], found)
+        return (list(outputs), outputs[0]) if arriving else ([], outputs)
 
     def sent(self, rank: int) -> MessageCount:
         """Return what was sent to a rank so far."""
@@ -241,38 +241,39 @@ class Interpreted(RankExchange):
         self.mailbox = links.mailbox(MESSAGES, listens=False, arrived=self._arrived)
 
     def move(
-        self, values: Sequence[Any], leaving: Sequence[Parcel], wanted: Sequence[Parcel]
+        self, values: Sequence[Any], leaving: Sequence[Parcel], arriving: Sequence[Parcel]
     ) -> tuple[list[Any], Any]:
         """Move as `RankExchange.move` says."""
         import tensorflow as tf
 
         done = np.int32(0)
-        kinds = [one.dtype.as_numpy_dtype for one in wanted]
+        kinds = [one.dtype.as_numpy_dtype for one in arriving]
 
         def call(*arrays: np.ndarray) -> list[Any]:
             for one, array in zip(leaving, arrays, strict=True):
                 self._sent[self._processes[one.rank]] += 1
                 # TensorFlow may use the memory again as soon as this call returns.
                 self.mailbox.send(self._processes[one.rank], one.tag, np.array(array), wake=False)
-            found = [array.view(kind) for array, kind in zip(self._take(wanted), kinds, strict=True)]
-            return [*found, done]
+            messages = [array.view(kind) for array, kind in zip(self._take(arriving), kinds, strict=True)]
+            return [*messages, done]
 
-        found = tf.numpy_function(call, list(values), [*(one.dtype for one in wanted), tf.int32])
-        found = found if isinstance(found, list | tuple) else [found]  # eagerly, one tensor is no list
-        whole = zip(found[:-1], wanted, strict=True)
-        return [tf.ensure_shape(tensor, [one.elements]) for tensor, one in whole], found[-1]
+        outputs = tf.numpy_function(call, list(values), [*(one.dtype for one in arriving), tf.int32])
+        # Eagerly, one tensor is no list.
+        outputs = outputs if isinstance(outputs, list | tuple) else [outputs]
+        whole = zip(outputs[:-1], arriving, strict=True)
+        return [tf.ensure_shape(tensor, [one.elements]) for tensor, one in whole], outputs[-1]
 
     def _arrived(self, message: ReceivedMessage) -> bool:
         self._received[message.source] += 1
         self._there.setdefault((message.source, message.tag), deque()).append(message.array)
         return True
 
-    def _take(self, wanted: Sequence[Parcel]) -> list[np.ndarray]:
-        """The next message, uint8 `(bytes,)`, of each sender and tag; waits until all are there."""
-        began, asked = time.monotonic(), time.time()
+    def _take(self, arriving: Sequence[Parcel]) -> list[np.ndarray]:
+        """Return the next message, uint8 `(bytes,)`, of each sender and tag; wait until all are there."""
+        began, asked_at = time.monotonic(), time.time()
         self.mailbox.turn()
-        found: list[np.ndarray] = []
-        for one in wanted:
+        messages: list[np.ndarray] = []
+        for one in arriving:
             key = self._processes[one.rank], one.tag
             while not self._there.get(key):
                 if not self.mailbox.turn():
@@ -283,10 +284,10 @@ class Interpreted(RankExchange):
                         os.sched_yield()
                     else:
                         time.sleep(_PAUSE_S)
-            found.append(self._there[key].popleft())
-            self._arrivals.append((asked, time.time(), key[0], found[-1].nbytes))
+            messages.append(self._there[key].popleft())
+            self._arrivals.append((asked_at, time.time(), key[0], messages[-1].nbytes))
         self.mailbox.leave()
-        return found
+        return messages
 
     def sent(self, rank: int) -> MessageCount:
         """Return what was sent to a rank so far."""

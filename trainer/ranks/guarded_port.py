@@ -163,19 +163,19 @@ class GuardedPort:
             self._judge(number, caller)
 
     def _judge(self, number: int, caller: _Caller) -> None:
-        said, theirs = bytes(caller.received[:-_MAC]), bytes(caller.received[-_MAC:])
-        if not hmac.compare_digest(theirs, _mac(self._secret, _CALLER, caller.nonce + said)):
+        payload, theirs = bytes(caller.received[:-_MAC]), bytes(caller.received[-_MAC:])
+        if not hmac.compare_digest(theirs, _mac(self._secret, _CALLER, caller.nonce + payload)):
             self._drop(number)
             return
         try:
-            caller.connection.sendall(_mac(self._secret, _SERVER, caller.nonce + said))
+            caller.connection.sendall(_mac(self._secret, _SERVER, caller.nonce + payload))
             caller.connection.settimeout(PATIENCE_S)
         except OSError:
             self._drop(number)
             return
         self._forget(number)
         try:
-            self._entered(caller.connection, int.from_bytes(said[_NONCE:], "big"))
+            self._entered(caller.connection, int.from_bytes(payload[_NONCE:], "big"))
         except OSError:
             caller.connection.close()
 

@@ -169,7 +169,7 @@ def mpi_settings() -> dict[str, int]:
 
 
 def _control_variables(library_path: str, names: Iterable[str]) -> dict[str, int]:
-    """Values of MPI's control variables, as they are now (MPI_T: MPI 3.1, chapter 14).
+    """Return the values of MPI's control variables, as they are now (MPI_T: MPI 3.1, chapter 14).
 
     Args:
         library_path: of a library that is linked with MPI and loaded.
@@ -180,7 +180,7 @@ def _control_variables(library_path: str, names: Iterable[str]) -> dict[str, int
     """
     library = ctypes.CDLL(library_path)
     library.MPI_T_init_thread(0, ctypes.byref(ctypes.c_int()))
-    found = {}
+    values = {}
     for name in names:
         index, handle, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
         if library.MPI_T_cvar_get_index(name.encode(), ctypes.byref(index)):
@@ -190,8 +190,8 @@ def _control_variables(library_path: str, names: Iterable[str]) -> dict[str, int
         library.MPI_T_cvar_read(handle, value)
         # Booleans and flags fill one byte, numbers four, or eight of which four do; only the name tells here.
         whole = name.startswith(("coll_tuned_", "btl_tcp_eager")) and not name.endswith("_rules")
-        found[name] = int.from_bytes(bytes(value[: 4 if whole else 1]), sys.byteorder)
-    return found
+        values[name] = int.from_bytes(bytes(value[: 4 if whole else 1]), sys.byteorder)
+    return values
 
 
 def horovods_own_optimizer(optimizer: Any) -> Any:

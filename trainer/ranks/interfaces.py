@@ -71,13 +71,13 @@ def _included(setting: str, cards: Mapping[str, Sequence[str]]) -> str | None:
 
 
 def _on_the_way_to(others: Sequence[str]) -> str:
-    found: set[str] = set()
+    addresses: set[str] = set()
     for other in others:
         try:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
                 probe.connect((other, _DISCARD_PORT))
-                found.add(probe.getsockname()[0])
+                addresses.add(probe.getsockname()[0])
         except OSError:  # a name without an address, or no route: no reason to ask for the others' as well
             return EVERY
-    address = found.pop()
-    return EVERY if found or address.startswith("127.") else address
+    address = addresses.pop()
+    return EVERY if addresses or address.startswith("127.") else address

@@ -138,10 +138,10 @@ def threads_per_rank(*, local_size: int) -> int:
 
     In a job of Slurm it is what was asked for: mpirun's ranks may use all cores of the job on their host.
     """
-    mine = len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0))
     if granted := os.environ.get("SLURM_CPUS_PER_TASK"):
-        return max(1, min(mine, int(granted)))
-    return mine if _is_bound(mine) else max(1, mine // local_size)
+        return max(1, min(cores, int(granted)))
+    return cores if _is_bound(cores) else max(1, cores // local_size)
 
 
 def unbound_place() -> tuple[int, int] | None:
@@ -155,15 +155,15 @@ def unbound_place() -> tuple[int, int] | None:
     return int(number), local_size()
 
 
-def _is_bound(mine: int) -> bool:
-    """Whether so many cores are this rank's alone."""
+def _is_bound(cores: int) -> bool:
+    """Return whether this rank has its `cores` cores to itself."""
     if "OMPI_COMM_WORLD_SIZE" not in os.environ:
-        return mine < (os.cpu_count() or mine)
+        return cores < (os.cpu_count() or cores)
     if "OMPI_MCA_orte_bound_at_launch" in os.environ:  # mpirun --bind-to core
         return True
     # A container or a batch system may have left some cores of the host to mpirun, for all its ranks.
     with contextlib.suppress(OSError):
-        return mine < len(os.sched_getaffinity(os.getppid()))
+        return cores < len(os.sched_getaffinity(os.getppid()))
     return False
 
 
@@ -209,7 +209,7 @@ def apply_settings(environment: Mapping[str, str] | None = None) -> None:
 
 
 def limit_threads(tf: Any, threads: int, *, serves: bool = False) -> None:
-    """Let TensorFlow compute with so many threads.
+    """Let TensorFlow compute with `threads` threads.
 
     Args:
         tf: TensorFlow, not started yet.

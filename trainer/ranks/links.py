@@ -135,13 +135,13 @@ class Links:
         Raises:
             WorldError: it has announced nothing by then.
         """
-        found = meeting.hear(self._mpi, self._comm, [process], within_s)
-        if not found:
+        values = meeting.hear(self._mpi, self._comm, [process], within_s)
+        if not values:
             raise WorldError(
                 f"{self.name_of(process)} (process {process}) has not sent {what} within {within_s:.0f} s.",
                 cure=meeting.CURE,
             )
-        return found[process]
+        return values[process]
 
     def abort(self, exit_code: int) -> None:
         """End all processes of the launch."""

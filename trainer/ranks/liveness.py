@@ -149,11 +149,11 @@ class _Line:
             self._opened(self)
             self._opened = None
         try:
-            said = json.loads(line)
+            message = json.loads(line)
         except ValueError:  # cut by a send that failed; it shows that the process is there
             return
-        if said:
-            self._heard((self._other, said))
+        if message:
+            self._heard((self._other, message))
 
 
 class LivenessPort:

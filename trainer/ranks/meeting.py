@@ -48,7 +48,7 @@ def hear(mpi: Any, comm: Any, processes: Iterable[int], within_s: float) -> dict
         within_s: seconds to wait for all of them.
     """
     awaited, status = set(processes), mpi.Status()
-    found: dict[int, Any] = {}
+    values: dict[int, Any] = {}
     deadline = time.monotonic() + within_s
     while awaited:
         for process in sorted(awaited):
@@ -56,10 +56,10 @@ def hear(mpi: Any, comm: Any, processes: Iterable[int], within_s: float) -> dict
             if message is not None:
                 text = np.empty(status.Get_count(mpi.BYTE), np.uint8)
                 message.Recv(text)
-                found[process] = json.loads(text.tobytes())
-        awaited -= found.keys()
+                values[process] = json.loads(text.tobytes())
+        awaited -= values.keys()
         if awaited and time.monotonic() > deadline:
             signal.alarm(_END_S)
             break
         time.sleep(_LOOK_S)
-    return found
+    return values

@@ -41,7 +41,7 @@ class Members:
         return ((TO_SERVERS, TO_WORKERS) if self.servers else ()) + ((MESSAGES,) if self.messages else ())
 
     def roles(self, processes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the processes of the workers and of the servers, of so many; pure.
+        """Return the processes of the workers and those of the servers, of `processes` in all; pure.
 
         Raises:
             ConfigError: there are too few processes.

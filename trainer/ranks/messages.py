@@ -119,21 +119,21 @@ class Mailbox:
         return self._take(None)
 
     def next(self, seconds: float) -> ReceivedMessage | None:
-        """Return the next message, or None after so many seconds; raises as `wait` does."""
+        """Return the next message, or None after `seconds` seconds; raise as `wait` does."""
         try:
             return self._take(seconds)
         except queue.Empty:
             return None
 
     def _take(self, seconds: float | None) -> ReceivedMessage:
-        found = self._delivered.get(timeout=seconds)
-        if isinstance(found, ReceivedMessage):
-            return found
-        self._delivered.put(found)  # for whoever asks again
-        raise found
+        outcome = self._delivered.get(timeout=seconds)
+        if isinstance(outcome, ReceivedMessage):
+            return outcome
+        self._delivered.put(outcome)  # for whoever asks again
+        raise outcome
 
     def expect(self, messages: int) -> None:
-        """Look for so many more messages, where the mailbox does not listen all the time."""
+        """Look for `messages` more messages, where the mailbox does not listen all the time."""
         with self._counting:
             self._awaited += messages
         self._wake.set()
@@ -162,7 +162,7 @@ class Mailbox:
         return sum(self.sent) - self.sent[own], sum(self.received) - self.received[own]
 
     def close(self, within_s: float = _CLOSING_S) -> None:
-        """Send what is left to send, in so many seconds at most, and end the thread."""
+        """Send what is left to send, within `within_s` seconds, and end the thread."""
         self._closing = True
         self._wake.set()
         self._thread.join(within_s)
@@ -217,14 +217,14 @@ class Mailbox:
 
     def _start_receiving(self, moving: list[Any], after: list[Callable[[], None]]) -> bool:
         status = self._status
-        found = self._hears.Improbe(status=status)
-        if found is None:
+        message = self._hears.Improbe(status=status)
+        if message is None:
             return False
         source, tag, size = status.Get_source(), status.Get_tag(), status.Get_count(self._mpi.BYTE)
         array = np.empty(size, np.uint8) if self._buffer is None else self._buffer(source, tag, size)
         with self._counting:
             self._awaited = max(self._awaited - 1, 0)
-        moving.append(found.Irecv(_bytes(array)))
+        moving.append(message.Irecv(_bytes(array)))
         arriving = _Arriving(ReceivedMessage(source, tag, array), size)
         self._arriving.setdefault((source, tag), deque()).append(arriving)
         after.append(lambda: self._complete(arriving))

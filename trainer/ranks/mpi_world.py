@@ -91,12 +91,12 @@ def _start() -> Any:
 
 
 def _meet(mpi: Any, comm: Any, members: Members) -> tuple[str, ...]:
-    """Check that all processes came, and with the same members; returns the host of each.
+    """Check that all processes came, and with the same members; return the host of each.
 
     Process 0 hears all others, and sends what it has heard to them. One that was given other members may
     not even come.
     """
-    mine = [dataclasses.asdict(members), socket.gethostname()]
+    greeting = [dataclasses.asdict(members), socket.gethostname()]
     others = range(1, comm.size)
     if comm.rank == 0:
         heard = meeting.hear(mpi, comm, others, _MEET_S)
@@ -107,10 +107,10 @@ def _meet(mpi: Any, comm: Any, members: Members) -> tuple[str, ...]:
                 f"{f', nor did {len(missing) - 1} others' if missing[1:] else ''}.",
                 cure=f"{meeting.CURE} Does every host read the same configuration?",
             )
-        everyones = [mine, *(heard[process] for process in others)]
+        everyones = [greeting, *(heard[process] for process in others)]
         meeting.tell(comm, others, everyones)
     else:
-        meeting.tell(comm, [0], mine)
+        meeting.tell(comm, [0], greeting)
         # Process 0 may wait for another one, which it names.
         heard = meeting.hear(mpi, comm, [0], _MEET_S + _ANSWER_S)
         if not heard:

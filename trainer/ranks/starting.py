@@ -44,31 +44,31 @@ def init(
             file of the user's decides, which imports it; it has no servers.
 
     Raises:
-        ConfigError: too few processes for so many servers.
+        ConfigError: too few processes for that many servers.
         WorldError: the launch does not form one world, or TensorFlow has started with other threads.
     """
     if is_known():
         return current()
-    known = members if isinstance(members, Members) else Members()
+    roster = members if isinstance(members, Members) else Members()
     several = launch.expected_size() > 1
-    if threads is None and (several or known.servers):
+    if threads is None and (several or roster.servers):
         threads = launch.threads_per_rank(local_size=launch.local_size())
     if threads is not None:
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     tf = import_tensorflow()  # before Horovod: see the top of this file
 
     if threads is not None:
-        serves = known.servers > 0 and known.placement == "colocated"
+        serves = roster.servers > 0 and roster.placement == "colocated"
         launch.limit_threads(tf, threads, serves=serves)
         keep_to_own_cores(tf, threads=threads, place=launch.unbound_place())
         # NumPy's BLAS has been loaded, with a thread for each core that mpirun left to all ranks of the host.
         threadpool_limits(threads, user_api="blas")
     if callable(members):
-        known = members()
-    if several or known.servers:
+        roster = members()
+    if several or roster.servers:
         # Read when MPI and Horovod start; TensorFlow, which a user's file needs, has no use for it.
         launch.apply_settings(environment() if callable(environment) else environment)
-    world = _world_of(known, several=several)
+    world = _world_of(roster, several=several)
     enter(world)
     if several:
         sys.excepthook = _end_all_ranks

@@ -91,18 +91,18 @@ def ended_by_signals(stopped: Stopped) -> Iterator[None]:
     Raises:
         Stopped: `stopped`, for these signals.
     """
-    asked = False
+    signalled = False
 
     def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
+        nonlocal signalled
+        signalled = True
         raise KeyboardInterrupt
 
     previous = {number: signal.signal(number, stop) for number in SIGNALS}
     try:
         yield
     except KeyboardInterrupt:
-        if not asked:
+        if not signalled:
             raise
         raise stopped from None
     finally:

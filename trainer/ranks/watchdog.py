@@ -60,7 +60,7 @@ class Watchdog:
         self._last = (time.monotonic(), "starting", False)
 
     def beat(self, what: str, *, collective: bool = False) -> None:
-        """Say that there is progress, and what comes next; `collective` if it waits for other ranks."""
+        """Note progress and what comes next, which waits for other ranks if `collective`."""
         self._last = (time.monotonic(), what, collective)
 
     def __enter__(self) -> Watchdog:

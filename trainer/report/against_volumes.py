@@ -50,17 +50,17 @@ def linear_line(folder: Path, test: Mapping[str, Any]) -> str | None:
 def judged(difference: float, low: float, high: float, config: Mapping[str, Any]) -> str:
     """Return what an AUC difference, network less linear model, and its interval say, with what to try."""
     interval = f"95 % interval {low:+.2f} to {high:+.2f}"
-    said = f"AUC {difference:+.2f} against a linear model on tissue volumes ({interval})"
+    comparison = f"AUC {difference:+.2f} against a linear model on tissue volumes ({interval})"
     if low > 0:
-        return f"{said}: more than the volumes alone give."
+        return f"{comparison}: more than the volumes alone give."
     if high < 0:
-        return f"{said}: the volumes alone do better. Before this network is used, {advice(config)}."
+        return f"{comparison}: the volumes alone do better. Before this network is used, {advice(config)}."
     if difference < 0:
         return (
-            f"{said}: the linear model is ahead, on too few subjects to be sure of it. "
+            f"{comparison}: the linear model is ahead, on too few subjects to be sure of it. "
             f"To catch up, {advice(config)}."
         )
-    return f"{said}: too few subjects to say which is better."
+    return f"{comparison}: too few subjects to say which is better."
 
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

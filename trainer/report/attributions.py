@@ -62,7 +62,7 @@ class Attribution:
 def read(story: ReportMaterial) -> list[Attribution]:
     """Return the methods in alphabetical order; what cannot be read is a note."""
     folder = story.folder / "explanations"
-    found = []
+    attributions = []
     for method in sorted(path for path in folder.glob("[!.]*") if path.is_dir()):
         summary = read_json(story, f"explanations/{method.name}/summary.json")
         pictures, left_out = _pictures(method, summary)
@@ -73,8 +73,8 @@ def read(story: ReportMaterial) -> list[Attribution]:
         if explained and weights and explained != weights:
             story.notes.append(f"explanations/{method.name} explains other weights than this run's.")
         facts = tuple(in_words({key: value for key, value in summary.items() if key not in _ELSEWHERE}))
-        found.append(Attribution(_WORDS.get(name, name), facts, tuple(pictures), left_out))
-    return found
+        attributions.append(Attribution(_WORDS.get(name, name), facts, tuple(pictures), left_out))
+    return attributions
 
 
 def in_words(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -115,16 +115,16 @@ def _pictures(folder: Path, summary: dict[str, Any]) -> tuple[list[tuple[str, st
 
 def _captions(summary: dict[str, Any]) -> dict[str, str]:
     """File name -> caption, of the pictures that the summary names."""
-    found: dict[str, str] = {}
+    captions: dict[str, str] = {}
     for group in _objects(summary.get("groups")):
         for name in group.get("pictures") or ():
-            found[str(name)] = f"mean of {group.get('n')} scans, {group.get('name')}"
+            captions[str(name)] = f"mean of {group.get('n')} scans, {group.get('name')}"
     for subject in _objects(summary.get("subjects")):
         if subject.get("picture"):
             true = f"is {subject['label']}, " if subject.get("label") else ""
             said = f"{subject.get('subject')}: {true}called {subject.get('predicted')}"
-            found[str(subject["picture"])] = said
-    return found
+            captions[str(subject["picture"])] = said
+    return captions
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:

@@ -30,19 +30,19 @@ def phrases(settings: Mapping[str, Any]) -> list[str]:
     Args:
         settings: of `data.augment`, as `model_dump` or a run's config.yaml has them.
     """
-    found = []
+    changes = []
     for name, value in active(dict(settings)).items():
         if name == "flip":
-            found.append("mirrored left to right with probability 0.5")
+            changes.append("mirrored left to right with probability 0.5")
         elif name == "shift":
-            found.append(f"shifted by up to {count(value, 'voxel')} along each axis")
+            changes.append(f"shifted by up to {count(value, 'voxel')} along each axis")
         elif name == "scale":
-            found.append(f"scaled in intensity by up to ±{value:.0%}")
+            changes.append(f"scaled in intensity by up to ±{value:.0%}")
         elif name == "noise":
-            found.append(f"overlaid with Gaussian noise (standard deviation {value:g})")
+            changes.append(f"overlaid with Gaussian noise (standard deviation {value:g})")
         elif name == "mirror":
-            found += [f"mirrored {_AXES[axis]} with probability {share:g}" for axis, share in value.items()]
+            changes += [f"mirrored {_AXES[axis]} with probability {share:g}" for axis, share in value.items()]
         else:
             rest = ", ".join(f"{key} {number:g}" for key, number in value.items() if key != "probability")
-            found.append(f"{_SECTIONS[name]} with probability {value['probability']:g} ({rest})")
-    return found
+            changes.append(f"{_SECTIONS[name]} with probability {value['probability']:g} ({rest})")
+    return changes

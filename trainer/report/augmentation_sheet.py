@@ -63,11 +63,11 @@ def rows(
         voxel_mm: edges of a voxel along D, H, W, in mm.
     """
     made = []
-    for name, one in {**single(config), TOGETHER: config}.items():
+    for name, changes in {**single(config), TOGETHER: config}.items():
         row = SheetRow(name, [], [], [])
         for epoch in range(samples):
             began = time.perf_counter()
-            drawn = augment.draw(one, seed, epoch, sample, volume.shape, voxel_mm)
+            drawn = augment.draw(changes, seed, epoch, sample, volume.shape, voxel_mm)
             changed, moved = drawn.applied(volume, label_map)
             row.seconds.append(time.perf_counter() - began)
             row.told.append(drawn.to_json())
@@ -78,11 +78,11 @@ def rows(
 
 def single(config: AugmentConfig) -> dict[str, AugmentConfig]:
     """Return for each change of the configuration one that has it alone, in every sample."""
-    found = {}
+    configs = {}
     for name, value in active(config.model_dump()).items():
         sure = {**value, "probability": 1.0} if isinstance(value, dict) and "probability" in value else value
-        found[name] = AugmentConfig.model_validate({name: sure})
-    return found
+        configs[name] = AugmentConfig.model_validate({name: sure})
+    return configs
 
 
 def sheet(

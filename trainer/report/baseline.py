@@ -43,13 +43,13 @@ def tissue_baseline(
         return None
     columns = features.tissue([volumes[row] for row in rows])
     values, unknown = columns.values[: len(fitted)], columns.values[len(fitted) :]
-    known = np.array([labels[row] for row in fitted])
-    if not columns.names or len(set(known.tolist())) < 2:
+    targets = np.array([labels[row] for row in fitted])
+    if not columns.names or len(set(targets.tolist())) < 2:
         return None
     # Imported here: scikit-learn takes a second, and many sets have no tissue volumes.
     from trainer.baseline.scores import classifier
 
-    model = classifier().fit(values, known)
+    model = classifier().fit(values, targets)
     probabilities = np.zeros((len(tested), len(classes)))
     probabilities[:, model.classes_] = model.predict_proba(unknown)
     who = [volumes[row].subject for row in tested]

@@ -44,55 +44,57 @@ class Case:
         return "data:image/png;base64," + base64.b64encode(self.picture).decode()
 
 
-def worst(found: Found) -> list[tuple[int, str]]:
+def worst(predictions: Found) -> list[tuple[int, str]]:
     """Return positions of the scans that the network did worst on, and why; the worst first, at most
     six, one of a subject.
 
     Classification: mistakes, the surest first. Regression: the largest errors. Segmentation: the lowest Dice.
     """
-    if isinstance(found, ClassPredictions):
-        sure, right = found.probabilities.max(axis=1), found.predicted == found.true
-        wrong = _of_subjects(found, [int(i) for i in np.argsort(-sure, kind="stable") if not right[i]])
+    if isinstance(predictions, ClassPredictions):
+        sure, right = predictions.probabilities.max(axis=1), predictions.predicted == predictions.true
+        wrong = _of_subjects(predictions, [int(i) for i in np.argsort(-sure, kind="stable") if not right[i]])
         return [
             (i, "surest mistake" if place == 0 else "another sure mistake" if sure[i] > 0.8 else "a mistake")
             for place, i in enumerate(wrong[:MOST])
         ]
-    if isinstance(found, Values):
-        order, words = np.argsort(-np.abs(found.errors), kind="stable"), ("largest error", "large error")
+    if isinstance(predictions, Values):
+        order = np.argsort(-np.abs(predictions.errors), kind="stable")
+        words = ("largest error", "large error")
     else:
-        order, words = np.argsort(found.mean_dice, kind="stable"), ("lowest Dice", "low Dice")
-    return [(i, words[place > 0]) for place, i in enumerate(_of_subjects(found, order.tolist())[:MOST])]
+        order, words = np.argsort(predictions.mean_dice, kind="stable"), ("lowest Dice", "low Dice")
+    return [(i, words[place > 0]) for place, i in enumerate(_of_subjects(predictions, order.tolist())[:MOST])]
 
 
-def _of_subjects(found: Found, order: list[int]) -> list[int]:
+def _of_subjects(predictions: Found, order: list[int]) -> list[int]:
     """The first position of each subject."""
     first: dict[str, int] = {}
     for i in order:
-        first.setdefault(found.subjects[i], i)
+        first.setdefault(predictions.subjects[i], i)
     return list(first.values())
 
 
-def typical(found: Found) -> list[tuple[int, str]]:
+def typical(predictions: Found) -> list[tuple[int, str]]:
     """Return positions of other scans worth seeing, and why.
 
     Classification: the surest right answer of each class and two that the network was unsure of. Otherwise
     the best and the middle one.
     """
-    if isinstance(found, ClassPredictions):
-        sure, right = found.probabilities.max(axis=1), found.predicted == found.true
+    if isinstance(predictions, ClassPredictions):
+        sure, right = predictions.probabilities.max(axis=1), predictions.predicted == predictions.true
         falling = [int(i) for i in np.argsort(-sure, kind="stable") if right[i]]
         chosen: dict[int, str] = {}
-        for k in range(len(found.classes)):
-            hits = [i for i in falling if found.true[i] == k]
+        for k in range(len(predictions.classes)):
+            hits = [i for i in falling if predictions.true[i] == k]
             if hits:
                 chosen[hits[0]] = "surest right answer"
         for i in falling[::-1][:2]:
             chosen.setdefault(i, "right, but hardly sure")
         return list(chosen.items())[:MOST]
-    if isinstance(found, Values):
-        order, words = np.argsort(np.abs(found.errors), kind="stable"), ("smallest error", "median error")
+    if isinstance(predictions, Values):
+        order = np.argsort(np.abs(predictions.errors), kind="stable")
+        words = ("smallest error", "median error")
     else:
-        order, words = np.argsort(-found.mean_dice, kind="stable"), ("highest Dice", "median Dice")
+        order, words = np.argsort(-predictions.mean_dice, kind="stable"), ("highest Dice", "median Dice")
     chosen = {int(order[0]): words[0]}
     chosen.setdefault(int(order[len(order) // 2]), words[1])
     return list(chosen.items())
@@ -107,14 +109,14 @@ def rows_with_maps(run_folder: Path) -> list[int]:
     Raises:
         RunError: the folder is no run folder.
     """
-    told = read(run_folder)
-    found = told.predictions.get(told.judged or "")
-    if not isinstance(found, Overlaps):
+    story = read(run_folder)
+    predictions = story.predictions.get(story.judged or "")
+    if not isinstance(predictions, Overlaps):
         return []
-    return [int(found.rows[i]) for i, _ in (*worst(found), *typical(found))]
+    return [int(predictions.rows[i]) for i, _ in (*worst(predictions), *typical(predictions))]
 
 
-def pictures(story: ReportMaterial, found: Found, chosen: list[tuple[int, str]]) -> list[Case]:
+def pictures(story: ReportMaterial, predictions: Found, chosen: list[tuple[int, str]]) -> list[Case]:
     """Return the cases with their pictures; none where the shard set is not at hand.
 
     Raises:
@@ -123,15 +125,15 @@ def pictures(story: ReportMaterial, found: Found, chosen: list[tuple[int, str]])
     """
     if story.shards is None:
         return []
-    draw = functools.partial(_picture, story, found)
+    draw = functools.partial(_picture, story, predictions)
     cases = []
     for i, why in chosen:
-        picture = draw(int(found.rows[i]))
-        says, mark = _says(story, found, i)
+        picture = draw(int(predictions.rows[i]))
+        says, mark = _says(story, predictions, i)
         cases.append(
             Case(
-                subject=found.names[i],
-                row=int(found.rows[i]),
+                subject=predictions.names[i],
+                row=int(predictions.rows[i]),
                 says=says,
                 why=why,
                 mark=mark,
@@ -142,11 +144,11 @@ def pictures(story: ReportMaterial, found: Found, chosen: list[tuple[int, str]])
     return cases
 
 
-def _picture(story: ReportMaterial, found: Found, row: int) -> np.ndarray:
+def _picture(story: ReportMaterial, predictions: Found, row: int) -> np.ndarray:
     shards = story.shards
     assert shards is not None  # noqa: S101  pictures() has looked
     volume = shards.read(row)
-    if not isinstance(found, Overlaps):
+    if not isinstance(predictions, Overlaps):
         return slices.three_planes(volume, shards.voxel_size)
     predicted = case_maps.read(story.folder, row, volume.shape[:3])
     true = shards.read_map(row) if shards.maps else None
@@ -156,16 +158,17 @@ def _picture(story: ReportMaterial, found: Found, row: int) -> np.ndarray:
     return slices.with_contours(volume, shards.voxel_size, true, predicted, at)
 
 
-def _says(story: ReportMaterial, found: Found, i: int) -> tuple[str, str]:
+def _says(story: ReportMaterial, predictions: Found, i: int) -> tuple[str, str]:
     """What is so and what the network said, and whether that is right."""
-    if isinstance(found, ClassPredictions):
-        true, called = int(found.true[i]), int(found.predicted[i])
-        probability = float(found.probabilities[i, called])
-        words = f"is {found.classes[true]}, called {found.classes[called]} with {probability:.2f}"
+    if isinstance(predictions, ClassPredictions):
+        true, called = int(predictions.true[i]), int(predictions.predicted[i])
+        probability = float(predictions.probabilities[i, called])
+        words = f"is {predictions.classes[true]}, called {predictions.classes[called]} with {probability:.2f}"
         return words, "right" if true == called else "wrong"
-    if isinstance(found, Values):
+    if isinstance(predictions, Values):
         unit = story.task.unit
-        return f"{found.true[i]:.1f}{unit}, predicted {found.predicted[i]:.1f} ({found.errors[i]:+.1f})", ""
-    of_scan = zip(found.classes, found.dice[i], strict=True)
+        words = f"{predictions.true[i]:.1f}{unit}, predicted {predictions.predicted[i]:.1f}"
+        return f"{words} ({predictions.errors[i]:+.1f})", ""
+    of_scan = zip(predictions.classes, predictions.dice[i], strict=True)
     shares = ", ".join(f"{name} {value:.2f}" for name, value in of_scan if not np.isnan(value))
     return f"Dice {shares or 'not known'}", ""

@@ -25,18 +25,20 @@ _CELL, _LETTER = 100, 6.6
 Curve = tuple[str, np.ndarray, np.ndarray, str]
 
 
-def curves_of(found: ClassPredictions, baseline: Mapping[int, Sequence[float]], name: str) -> list[Curve]:
+def curves_of(
+    predictions: ClassPredictions, baseline: Mapping[int, Sequence[float]], name: str
+) -> list[Curve]:
     """What ROC and precision-recall curves are drawn of: two classes, the network and the linear baseline;
     more, each class against the rest."""
-    if len(found.classes) > 2:
+    if len(predictions.classes) > 2:
         return [
-            (label, found.true == k, found.probabilities[:, k], f"s{1 + k % 6}")
-            for k, label in enumerate(found.classes)
+            (label, predictions.true == k, predictions.probabilities[:, k], f"s{1 + k % 6}")
+            for k, label in enumerate(predictions.classes)
         ]
-    curves = [(name, found.true == 1, found.probabilities[:, 1], "s1")]
+    curves = [(name, predictions.true == 1, predictions.probabilities[:, 1], "s1")]
     if baseline:
-        other = np.array([baseline[int(row)][1] for row in found.rows])
-        curves.append(("tissue volumes", found.true == 1, other, "s2"))
+        other = np.array([baseline[int(row)][1] for row in predictions.rows])
+        curves.append(("tissue volumes", predictions.true == 1, other, "s2"))
     return curves
 
 
@@ -137,38 +139,38 @@ def intervals(
     )
 
 
-def probabilities(found: ClassPredictions) -> Figure | None:
+def probabilities(predictions: ClassPredictions) -> Figure | None:
     """Return for two classes every scan's probability of the second one, by true class."""
-    if len(found.classes) != 2:
+    if len(predictions.classes) != 2:
         return None
     axes = _square(
-        f"predicted probability of {found.classes[1]}",
+        f"predicted probability of {predictions.classes[1]}",
         "true class",
-        f"Predicted probability of {found.classes[1]} for every held-out scan, by true class",
+        f"Predicted probability of {predictions.classes[1]} for every held-out scan, by true class",
         (0, 2),
     )
     axes.line([(0.5, 0), (0.5, 2)], "chance")
     numbers = []
-    for k, name in enumerate(found.classes):
+    for k, name in enumerate(predictions.classes):
         axes.text(0, k + 0.86, f" {name}", "label")
-        members = np.flatnonzero(found.true == k)
-        for order, i in enumerate(members[np.argsort(found.probabilities[members, 1])]):
+        members = np.flatnonzero(predictions.true == k)
+        for order, i in enumerate(members[np.argsort(predictions.probabilities[members, 1])]):
             # A fixed zigzag: dots of equal probability lie beside each other, not on top.
             y = k + 0.12 + 0.13 * (order % 5)
-            p = float(found.probabilities[i, 1])
-            kind = "right" if found.predicted[i] == k else "wrong"
-            axes.dot(p, y, kind, f"{found.names[i]}: {p:.2f}", radius=4)
-            numbers.append((found.subjects[i], name, p, found.session(i)))
-    header = ["subject", "true", f"p_{found.classes[1]}", "session"]
+            p = float(predictions.probabilities[i, 1])
+            kind = "right" if predictions.predicted[i] == k else "wrong"
+            axes.dot(p, y, kind, f"{predictions.names[i]}: {p:.2f}", radius=4)
+            numbers.append((predictions.subjects[i], name, p, predictions.session(i)))
+    header = ["subject", "true", f"p_{predictions.classes[1]}", "session"]
     legend = (("dot right", "right"), ("dot wrong", "wrong"))
     return Figure("probabilities", "Every scan", axes, table(header, numbers), legend)
 
 
-def calibration(found: ClassPredictions, ece: float | None) -> Figure | None:
+def calibration(predictions: ClassPredictions, ece: float | None) -> Figure | None:
     """Return how often the network is right where it is about equally sure, for 20 scans or more."""
-    if len(found.true) < 20:
+    if len(predictions.true) < 20:
         return None
-    lowest = 1 / len(found.classes)
+    lowest = 1 / len(predictions.classes)
     axes = Axes(
         (lowest, 1),
         (0, 1),
@@ -180,9 +182,10 @@ def calibration(found: ClassPredictions, ece: float | None) -> Figure | None:
         height=340,
     )
     axes.line([(lowest, lowest), (1, 1)], "chance")
-    bins = [b for b in reliability_bins(found.true, found.probabilities) if b["n"]]
-    sure, right = found.probabilities.max(axis=1), (found.predicted == found.true).astype(float)
-    subjects = Subjects.named(found.subjects)
+    bins = [b for b in reliability_bins(predictions.true, predictions.probabilities) if b["n"]]
+    sure = predictions.probabilities.max(axis=1)
+    right = (predictions.predicted == predictions.true).astype(float)
+    subjects = Subjects.named(predictions.subjects)
     for b in bins:
         inside = (sure > b["low"]) & (sure <= b["high"])
         low, high = share_interval(right[inside], subjects.of(inside)) or (0.0, 1.0)
@@ -192,14 +195,14 @@ def calibration(found: ClassPredictions, ece: float | None) -> Figure | None:
     axes.line([(b["confidence"], b["accuracy"]) for b in bins], "s1 faint")
     header = ["low", "high", "n", "confidence", "accuracy"]
     numbers = table(header, [[b[key] for key in header] for b in bins])
-    told = "" if ece is None else f" Expected calibration error {ece:.3f}."
+    remark = "" if ece is None else f" Expected calibration error {ece:.3f}."
     return Figure(
         "calibration",
         "Calibration",
         axes,
         numbers,
         (("s1", "this network, 95 % interval"), ("chance", "as sure as right")),
-        caption=f"On the dashed line, a network that is 80 % sure is right in 80 % of cases.{told}",
+        caption=f"On the dashed line, a network that is 80 % sure is right in 80 % of cases.{remark}",
     )
 
 

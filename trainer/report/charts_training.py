@@ -41,7 +41,7 @@ def learning_curves(
         unit: of the target of a regression, with a space before it.
         captions: by file: `loss`, `cross-entropy`, `accuracy`, `error`, `dice`.
     """
-    found = []
+    figures = []
     for file, heading, label, is_share, columns in _CURVES:
         lines = {column: _points(epochs, column) for column in columns}
         if not any(lines.values()):
@@ -61,8 +61,8 @@ def learning_curves(
         rows = [[row.get("epoch"), *(number(row.get(column)) for column in kept)] for row in epochs]
         caption = (captions or {}).get(file, "")
         numbers = table(["epoch", *kept], rows)
-        found.append(Figure(f"learning-curve-{file}", heading, axes, numbers, tuple(legend), caption))
-    return found
+        figures.append(Figure(f"learning-curve-{file}", heading, axes, numbers, tuple(legend), caption))
+    return figures
 
 
 def _is_same(first: Sequence[Point], second: Sequence[Point]) -> bool:
@@ -82,15 +82,15 @@ def curves_of_runs(runs: Sequence[tuple[str, Rows]], losses: Sequence[str]) -> l
         losses: what each run trains, in words; where they differ, their losses do not share an axis.
     """
     entropies = any("val_cross_entropy" in row for _, rows in runs for row in rows)
-    wanted = (
+    metrics = (
         ("val_cross_entropy", "Validation cross entropy", False),
         *([] if entropies or len(set(losses)) > 1 else [("val_loss", "Validation loss", False)]),
         ("val_auc", "Validation AUC", True),
         ("val_mae", "Validation MAE", False),
         ("val_dice", "Validation Dice", True),
     )
-    found = []
-    for column, heading, is_share in wanted:
+    figures = []
+    for column, heading, is_share in metrics:
         lines = [(name, _points(rows, column)) for name, rows in runs]
         if not any(points for _, points in lines):
             continue
@@ -104,8 +104,8 @@ def curves_of_runs(runs: Sequence[tuple[str, Rows]], losses: Sequence[str]) -> l
                 legend.append((kind, name))
                 numbers += [(name, int(epoch), value) for epoch, value in points]
         file = f"learning-curves-{column.removeprefix('val_').replace('_', '-')}"
-        found.append(Figure(file, heading, axes, table(["run", "epoch", column], numbers), tuple(legend)))
-    return found
+        figures.append(Figure(file, heading, axes, table(["run", "epoch", column], numbers), tuple(legend)))
+    return figures
 
 
 def throughput(epochs: Rows) -> Figure | None:

@@ -9,9 +9,9 @@ from trainer.report.figure import Figure, table
 from trainer.report.predictions import Values
 
 
-def scatter(found: Values, target: str, unit: str) -> Figure:
+def scatter(predictions: Values, target: str, unit: str) -> Figure:
     """Return predicted against true values; on the dashed line they are equal."""
-    bounds = _around(np.concatenate([found.true, found.predicted]))
+    bounds = _around(np.concatenate([predictions.true, predictions.predicted]))
     axes = Axes(
         bounds,
         bounds,
@@ -22,13 +22,13 @@ def scatter(found: Values, target: str, unit: str) -> Figure:
         height=340,
     )
     axes.line([(bounds[0], bounds[0]), (bounds[1], bounds[1])], "chance")
-    for name, x, y in zip(found.names, found.true, found.predicted, strict=True):
+    for name, x, y in zip(predictions.names, predictions.true, predictions.predicted, strict=True):
         axes.dot(float(x), float(y), "s1", f"{name}: {x:.1f}, predicted {y:.1f}", radius=4)
     numbers = zip(
-        found.subjects,
-        found.true.tolist(),
-        found.predicted.tolist(),
-        map(found.session, range(len(found.rows))),
+        predictions.subjects,
+        predictions.true.tolist(),
+        predictions.predicted.tolist(),
+        map(predictions.session, range(len(predictions.rows))),
         strict=True,
     )
     return Figure(
@@ -40,11 +40,11 @@ def scatter(found: Values, target: str, unit: str) -> Figure:
     )
 
 
-def bland_altman(found: Values, target: str, unit: str) -> Figure:
+def bland_altman(predictions: Values, target: str, unit: str) -> Figure:
     """Return difference against mean with the limits of agreement (Bland and Altman, Lancet
     1986;327:307-310).
     """
-    means, errors = (found.true + found.predicted) / 2, found.errors
+    means, errors = (predictions.true + predictions.predicted) / 2, predictions.errors
     bias = float(errors.mean())
     spread = float(errors.std(ddof=1)) if len(errors) > 1 else 0.0
     low, high = bias - 1.96 * spread, bias + 1.96 * spread
@@ -61,13 +61,13 @@ def bland_altman(found: Values, target: str, unit: str) -> Figure:
     axes.line([(across[0], bias), (across[1], bias)], "s2")
     for limit in (low, high):
         axes.line([(across[0], limit), (across[1], limit)], "chance")
-    for name, x, y in zip(found.names, means, errors, strict=True):
+    for name, x, y in zip(predictions.names, means, errors, strict=True):
         axes.dot(float(x), float(y), "s1", f"{name}: {y:+.1f}", radius=4)
     numbers = zip(
-        found.subjects,
+        predictions.subjects,
         means.tolist(),
         errors.tolist(),
-        map(found.session, range(len(found.rows))),
+        map(predictions.session, range(len(predictions.rows))),
         strict=True,
     )
     return Figure(

@@ -65,7 +65,7 @@ def groups(story: ReportMaterial) -> list[CohortGroup]:
     """Return each split as a whole, then class by class; only numbers of scans where the shards are not at
     hand.
     """
-    found = []
+    summaries = []
     splits = story.facts.split
     for name in SPLITS:
         rows = splits.get(name)
@@ -73,22 +73,22 @@ def groups(story: ReportMaterial) -> list[CohortGroup]:
             continue
         volumes = _volumes(story, rows)
         if volumes is None:
-            found.append(CohortGroup(name, "all", len(rows)))
+            summaries.append(CohortGroup(name, "all", len(rows)))
             continue
-        found.append(_group(name, "all", volumes))
+        summaries.append(_group(name, "all", volumes))
         if story.task.name == "classification":
             for label in story.task.classes:
-                found.append(_group(name, label, [v for v in volumes if v.label == label]))
-    return found
+                summaries.append(_group(name, label, [v for v in volumes if v.label == label]))
+    return summaries
 
 
-def as_table(found: Sequence[CohortGroup]) -> FigureTable:
+def as_table(summaries: Sequence[CohortGroup]) -> FigureTable:
     """Return the groups as numbers, for a CSV file."""
     header = (
         "split", "class", "scans", "subjects", "age_mean", "age_sd", "age_min", "age_max", "sex", "sites"
     )  # fmt: skip
     rows = []
-    for g in found:
+    for g in summaries:
         age, ages = g.age or (None, None), g.ages or (None, None)
         people = "; ".join(f"{name}={n}" for name, n in g.sex), "; ".join(f"{s}={n}" for s, n in g.sites)
         rows.append((g.split, g.label, g.scans, g.subjects, *age, *ages, *people))

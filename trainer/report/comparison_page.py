@@ -132,7 +132,7 @@ def _figures(
     judged: Sequence[tuple[str, ReportMaterial, Found]], judgements: dict[str, Judgement]
 ) -> list[Figure]:
     """Charts of the runs over each other; ROC curves for two classes."""
-    found: list[Figure | None] = []
+    figures: list[Figure | None] = []
     bars = []
     curves: list[charts_classes.Curve] = []
     for place, (name, _, predictions) in enumerate(judged):
@@ -142,10 +142,10 @@ def _figures(
         if isinstance(predictions, ClassPredictions) and len(predictions.classes) == 2:
             curves.append((name, predictions.true == 1, predictions.probabilities[:, 1], kind))
     if bars:
-        found.append(charts_classes.intervals(bars, "AUC, 95 % interval", "AUC of each run"))
+        figures.append(charts_classes.intervals(bars, "AUC, 95 % interval", "AUC of each run"))
     if curves:
-        found += [charts_classes.roc(curves), charts_classes.precision_recall(curves)]
-    return [figure for figure in found if figure is not None]
+        figures += [charts_classes.roc(curves), charts_classes.precision_recall(curves)]
+    return [figure for figure in figures if figure is not None]
 
 
 def _training(runs: Sequence[tuple[str, ReportMaterial]]) -> list[Figure]:
@@ -209,12 +209,12 @@ def differing_settings(runs: Sequence[tuple[str, ReportMaterial]]) -> list[tuple
     """Return dotted keys whose values are not the same in all runs, with each run's value in words."""
     flat = [_flat(settings_of(story)) for _, story in runs]
     keys = dict.fromkeys(key for one in flat for key in one)
-    found = []
+    differing = []
     for key in keys:
         values = [one.get(key) for one in flat]
         if key not in _NAMES and any(value != values[0] for value in values[1:]):
-            found.append((key, ["–" if value is None else str(value) for value in values]))
-    return found
+            differing.append((key, ["–" if value is None else str(value) for value in values]))
+    return differing
 
 
 def compare_pairs(
@@ -237,17 +237,17 @@ def compare_pairs(
     return [_pair(pair, macro) for pair in told if pair["difference"] is not None], notes
 
 
-def _pair(told: dict[str, Any], macro: str) -> Pair:
-    bounds = told["interval"]
+def _pair(compared: dict[str, Any], macro: str) -> Pair:
+    bounds = compared["interval"]
     return Pair(
-        first=told["first"],
-        second=told["second"],
-        figure=_WORDS[told["metric"]] + (macro if told["metric"] == "auc" else ""),
-        difference=told["difference"],
+        first=compared["first"],
+        second=compared["second"],
+        figure=_WORDS[compared["metric"]] + (macro if compared["metric"] == "auc" else ""),
+        difference=compared["difference"],
         interval=(bounds[0], bounds[1]) if bounds else None,
-        p_value=told["p_value"],
-        p_holm=told["p_holm"],
-        method=told["test"],
+        p_value=compared["p_value"],
+        p_holm=compared["p_holm"],
+        method=compared["test"],
     )
 
 

@@ -97,7 +97,7 @@ def render(folder: Path) -> ReportPage:
 
 
 def _runs(folder: Path, summary: Mapping[str, Any]) -> list[FoldRun]:
-    found = []
+    runs = []
     for entry in summary["per_fold"]:
         if not isinstance(entry, dict):
             continue
@@ -108,8 +108,8 @@ def _runs(folder: Path, summary: Mapping[str, Any]) -> list[FoldRun]:
             story = read(path)
         except RunError:
             story = None
-        found.append(FoldRun(fold, seed, entry, story))
-    return found
+        runs.append(FoldRun(fold, seed, entry, story))
+    return runs
 
 
 def _part(summary: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -124,10 +124,10 @@ def _metric(run: FoldRun, name: str) -> float | None:
 def _tiles(pooled: Mapping[str, Any], names: Sequence[str]) -> list[Tile]:
     tiles = []
     for name in names:
-        told, (words, places) = _part(pooled, name), _NAMES[name]
-        if told:
-            value = share(told.get("value"), places)
-            tiles.append(Tile(words, value, _bounds(told, places), name not in _LARGE))
+        estimate, (words, places) = _part(pooled, name), _NAMES[name]
+        if estimate:
+            value = share(estimate.get("value"), places)
+            tiles.append(Tile(words, value, _bounds(estimate, places), name not in _LARGE))
     return tiles
 
 
@@ -144,15 +144,15 @@ def _table(summary: Mapping[str, Any], names: Sequence[str]) -> list[tuple[str, 
     return rows
 
 
-def _bounds(told: Mapping[str, Any], places: int) -> str:
+def _bounds(estimate: Mapping[str, Any], places: int) -> str:
     """The interval of a pooled figure in words; nothing where the figure itself is not known."""
-    if number(told.get("value")) is None:
+    if number(estimate.get("value")) is None:
         return ""
-    return interval(told.get("interval"), places) or TOO_FEW
+    return interval(estimate.get("interval"), places) or TOO_FEW
 
 
-def _spread(told: Mapping[str, Any], places: int) -> str:
-    mean, sd = share(told.get("mean"), places), number(told.get("sd"))
+def _spread(spread: Mapping[str, Any], places: int) -> str:
+    mean, sd = share(spread.get("mean"), places), number(spread.get("sd"))
     return mean if sd is None else f"{mean} ({sd:.{places}f})"
 
 
@@ -208,11 +208,11 @@ def _curves(runs: Sequence[FoldRun]) -> list[charts_classes.Curve]:
     by_seed: dict[int, list[ClassPredictions]] = {}
     thin: list[charts_classes.Curve] = []
     for run in runs:
-        found = run.story.predictions.get("test") if run.story is not None else None
-        if not isinstance(found, ClassPredictions) or len(found.classes) != 2:
+        predictions = run.story.predictions.get("test") if run.story is not None else None
+        if not isinstance(predictions, ClassPredictions) or len(predictions.classes) != 2:
             return []
-        by_seed.setdefault(run.seed, []).append(found)
-        thin.append((run.name, found.true == 1, found.probabilities[:, 1], "faint"))
+        by_seed.setdefault(run.seed, []).append(predictions)
+        thin.append((run.name, predictions.true == 1, predictions.probabilities[:, 1], "faint"))
     pooled = []
     for place, (seed, parts) in enumerate(by_seed.items()):
         truth = np.concatenate([part.true == 1 for part in parts])
@@ -246,34 +246,34 @@ def over_folds(
         groups: name of a figure and its value in each run, None where not known.
         tips: names of the runs.
     """
-    known = [
+    shown = [
         (label, [(t, v) for t, v in zip(tips, values, strict=True) if v is not None])
         for label, values in groups
     ]
-    known = [(label, values) for label, values in known if values]
-    if not known:
+    shown = [(label, values) for label, values in shown if values]
+    if not shown:
         return None
-    every = [v for _, values in known for _, v in values]
-    is_share = len(known) > 1 or (min(every) >= 0 and max(every) <= 1)
+    every = [v for _, values in shown for _, v in values]
+    is_share = len(shown) > 1 or (min(every) >= 0 and max(every) <= 1)
     low, high = min(0.0, min(every) * 1.1), max(every) * 1.1 or 1.0
     axes = Axes(
-        (0, len(known)),
+        (0, len(shown)),
         (0.0, 1.0) if is_share else (low, high),
         x_label="",
         y_label="value of a run",
-        title=f"{heading}: " + ", ".join(label for label, _ in known),
-        x_ticks=[k + 0.5 for k in range(len(known))],
-        x_names=[label for label, _ in known],
+        title=f"{heading}: " + ", ".join(label for label, _ in shown),
+        x_ticks=[k + 0.5 for k in range(len(shown))],
+        x_names=[label for label, _ in shown],
         y_ticks=SHARE_TICKS if is_share else None,
-        width=max(360, 95 * len(known) + 80),
+        width=max(360, 95 * len(shown) + 80),
         height=320,
     )
     strips(
         axes,
-        [(label, np.array([v for _, v in values])) for label, values in known],
-        [[f"{tip}: {v:.3f}" for tip, v in values] for _, values in known],
+        [(label, np.array([v for _, v in values])) for label, values in shown],
+        [[f"{tip}: {v:.3f}" for tip, v in values] for _, values in shown],
     )
-    rows = [(label, tip, v) for label, values in known for tip, v in values]
+    rows = [(label, tip, v) for label, values in shown for tip, v in values]
     return Figure(
         name,
         heading,

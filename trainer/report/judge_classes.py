@@ -27,38 +27,40 @@ from trainer.report.predictions import ClassPredictions
 from trainer.report.story import ReportMaterial, number
 
 
-def judge(story: ReportMaterial, found: ClassPredictions) -> Judgement:
+def judge(story: ReportMaterial, predictions: ClassPredictions) -> Judgement:
     """Return AUC, accuracy and the rest, against a linear model on tissue volumes where there is one."""
-    metrics = classification_metrics(found.true, found.probabilities, found.classes, found.subjects)
-    baseline = _baseline(story, found) if story.judged == "test" else {}
-    linear = _metrics_of(baseline, found)
-    curves = charts.curves_of(found, baseline, "this network")
+    metrics = classification_metrics(
+        predictions.true, predictions.probabilities, predictions.classes, predictions.subjects
+    )
+    baseline = _baseline(story, predictions) if story.judged == "test" else {}
+    linear = _metrics_of(baseline, predictions)
+    curves = charts.curves_of(predictions, baseline, "this network")
     return Judgement(
         metrics=metrics,
         tiles=_tiles(metrics, linear),
-        verdict=_verdict(found, metrics, baseline, story.config),
+        verdict=_verdict(predictions, metrics, baseline, story.config),
         figures=kept(
             [
                 _against(story, metrics, linear),
                 charts.roc(curves),
                 charts.precision_recall(curves),
-                charts.probabilities(found),
-                charts.calibration(found, metrics["ece"]),
+                charts.probabilities(predictions),
+                charts.calibration(predictions, metrics["ece"]),
             ]
         ),
-        scans=_scans(found),
-        hidden=(charts.confusion(metrics["confusion"], found.classes),),
+        scans=_scans(predictions),
+        hidden=(charts.confusion(metrics["confusion"], predictions.classes),),
         confusion=[[(n, n / sum(row) if sum(row) else 0.0) for n in row] for row in metrics["confusion"]],
-        classes=found.classes,
+        classes=predictions.classes,
     )
 
 
-def _metrics_of(baseline: dict[int, list[float]], found: ClassPredictions) -> dict[str, Any]:
+def _metrics_of(baseline: dict[int, list[float]], predictions: ClassPredictions) -> dict[str, Any]:
     """The linear model's metrics, by subject as the network's, whatever an older version wrote."""
     if not baseline:
         return {}
-    likely = np.array([baseline[int(row)] for row in found.rows])
-    return classification_metrics(found.true, likely, found.classes, found.subjects)
+    likely = np.array([baseline[int(row)] for row in predictions.rows])
+    return classification_metrics(predictions.true, likely, predictions.classes, predictions.subjects)
 
 
 def _tiles(metrics: dict[str, Any], linear: dict[str, Any]) -> tuple[Tile, ...]:
@@ -92,54 +94,59 @@ def _against(story: ReportMaterial, metrics: dict[str, Any], linear: dict[str, A
     return dataclasses.replace(figure, caption=figure.caption + seen)
 
 
-def _baseline(story: ReportMaterial, found: ClassPredictions) -> dict[int, list[float]]:
+def _baseline(story: ReportMaterial, predictions: ClassPredictions) -> dict[int, list[float]]:
     """The linear model's probabilities by row, if it judged every one of these scans."""
     stored = story.baseline.get("predictions", {})
-    wanted = [stored.get(str(int(row))) for row in found.rows]
-    if not all(isinstance(p, list) and len(p) == len(found.classes) for p in wanted):
+    wanted = [stored.get(str(int(row))) for row in predictions.rows]
+    if not all(isinstance(p, list) and len(p) == len(predictions.classes) for p in wanted):
         return {}
     if any(number(value) is None for p in wanted if p for value in p):
         return {}
-    return {int(row): p for row, p in zip(found.rows, wanted, strict=True) if p}
+    return {int(row): p for row, p in zip(predictions.rows, wanted, strict=True) if p}
 
 
 def _verdict(
-    found: ClassPredictions, metrics: dict[str, Any], baseline: dict[int, list[float]], config: dict[str, Any]
+    predictions: ClassPredictions,
+    metrics: dict[str, Any],
+    baseline: dict[int, list[float]],
+    config: dict[str, Any],
 ) -> str:
     if metrics["auc"] is None:
         return "Not every class is among these scans, so there is no ROC curve to judge by."
     bounds = metrics["auc_interval"]
     if bounds is None:
-        told = "There is no interval to judge by: too few subjects, or not a single mistake in their order."
+        verdict = (
+            "There is no interval to judge by: too few subjects, or not a single mistake in their order."
+        )
     elif bounds[0] > 0.5:
-        told = "The network tells the classes apart better than chance."
+        verdict = "The network tells the classes apart better than chance."
     else:
-        told = "These subjects do not show that the network is better than chance."
+        verdict = "These subjects do not show that the network is better than chance."
     if not baseline:
-        return told
-    other = np.array([baseline[int(row)] for row in found.rows])
-    difference = auc_difference(found.true, found.probabilities, other, found.subjects)
+        return verdict
+    other = np.array([baseline[int(row)] for row in predictions.rows])
+    difference = auc_difference(predictions.true, predictions.probabilities, other, predictions.subjects)
     if difference is None:
-        return told
+        return verdict
     value, (low, high) = difference
-    return f"{told} {against_volumes.judged(value, low, high, config)}"
+    return f"{verdict} {against_volumes.judged(value, low, high, config)}"
 
 
-def _scans(found: ClassPredictions) -> ScanTable:
+def _scans(predictions: ClassPredictions) -> ScanTable:
     """Mistakes first, the surest of them on top."""
-    sure, right = found.probabilities.max(axis=1), found.predicted == found.true
-    order = sorted(range(len(found.true)), key=lambda i: (right[i], -sure[i], found.names[i]))
-    names = scan_cells(found)
+    sure, right = predictions.probabilities.max(axis=1), predictions.predicted == predictions.true
+    order = sorted(range(len(predictions.true)), key=lambda i: (right[i], -sure[i], predictions.names[i]))
+    names = scan_cells(predictions)
     rows = [
         (
             *names[i],
-            found.classes[found.true[i]],
-            found.classes[found.predicted[i]],
-            *(f"{p:.3f}" for p in found.probabilities[i]),
+            predictions.classes[predictions.true[i]],
+            predictions.classes[predictions.predicted[i]],
+            *(f"{p:.3f}" for p in predictions.probabilities[i]),
             "✓ right" if right[i] else "✗ wrong",
         )
         for i in order
     ]
-    header = [*scan_header(found), ("True", False), ("Called", False)]
-    header += [(f"P({name})", True) for name in found.classes]
+    header = [*scan_header(predictions), ("True", False), ("Called", False)]
+    header += [(f"P({name})", True) for name in predictions.classes]
     return ScanTable((*header, ("Verdict", False)), tuple(rows), "Mistakes first.")

@@ -22,9 +22,9 @@ from trainer.report.predictions import Overlaps
 from trainer.report.story import ReportMaterial
 
 
-def judge(story: ReportMaterial, found: Overlaps) -> Judgement:
+def judge(story: ReportMaterial, predictions: Overlaps) -> Judgement:
     """Return Dice and surface distance of each class, mean over scans."""
-    metrics = segmentation_metrics(found.dice_by_class, found.hd95_by_class, found.subjects)
+    metrics = segmentation_metrics(predictions.dice_by_class, predictions.hd95_by_class, predictions.subjects)
     per_class = metrics["per_class"]
     tiles = [Tile("Mean Dice", share(metrics["dice"]), told_interval(metrics, "dice"), small=False)]
     tiles += [
@@ -40,8 +40,8 @@ def judge(story: ReportMaterial, found: Overlaps) -> Judgement:
         metrics=metrics,
         tiles=tuple(tiles),
         verdict=_verdict(metrics),
-        figures=kept([charts.dice(found), charts.surface_distance(found)]),
-        scans=_scans(found),
+        figures=kept([charts.dice(predictions), charts.surface_distance(predictions)]),
+        scans=_scans(predictions),
     )
 
 
@@ -54,21 +54,21 @@ def _verdict(metrics: dict[str, Any]) -> str | None:
     return f"One of the two maps lacks {' and '.join(said)}: there the distances know of no failure."
 
 
-def _scans(found: Overlaps) -> ScanTable:
+def _scans(predictions: Overlaps) -> ScanTable:
     """The lowest Dice first."""
-    means = found.mean_dice
-    order = sorted(range(len(means)), key=lambda i: (np.nan_to_num(means[i], nan=2.0), found.names[i]))
-    names = scan_cells(found)
+    means = predictions.mean_dice
+    order = sorted(range(len(means)), key=lambda i: (np.nan_to_num(means[i], nan=2.0), predictions.names[i]))
+    names = scan_cells(predictions)
     rows = [
         (
             *names[i],
             share(means[i], 3),
-            *(share(v, 3) for v in found.dice[i]),
-            *(share(v, 1) for v in found.hd95[i]),
+            *(share(v, 3) for v in predictions.dice[i]),
+            *(share(v, 1) for v in predictions.hd95[i]),
         )
         for i in order
     ]
-    header = [*scan_header(found), ("Mean Dice", True)]
-    header += [(f"Dice, {name}", True) for name in found.classes]
-    header += [(f"HD95, {name}, mm", True) for name in found.classes]
+    header = [*scan_header(predictions), ("Mean Dice", True)]
+    header += [(f"Dice, {name}", True) for name in predictions.classes]
+    header += [(f"HD95, {name}, mm", True) for name in predictions.classes]
     return ScanTable(tuple(header), tuple(rows), "The lowest Dice first.")

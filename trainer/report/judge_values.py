@@ -9,9 +9,9 @@ from trainer.report.predictions import Values
 from trainer.report.story import ReportMaterial
 
 
-def judge(story: ReportMaterial, found: Values) -> Judgement:
+def judge(story: ReportMaterial, predictions: Values) -> Judgement:
     """Return mean absolute error, R² and the rest."""
-    metrics = regression_metrics(found.true, found.predicted, found.subjects)
+    metrics = regression_metrics(predictions.true, predictions.predicted, predictions.subjects)
     target, unit = story.task.target or "age", story.task.unit
     tiles = (
         Tile(f"MAE,{unit}" if unit else "MAE", share(metrics["mae"]), told_interval(metrics, "mae"), False),
@@ -24,8 +24,8 @@ def judge(story: ReportMaterial, found: Values) -> Judgement:
         metrics=metrics,
         tiles=tiles,
         verdict=_verdict(metrics, target),
-        figures=(charts.scatter(found, target, unit), charts.bland_altman(found, target, unit)),
-        scans=_scans(found),
+        figures=(charts.scatter(predictions, target, unit), charts.bland_altman(predictions, target, unit)),
+        scans=_scans(predictions),
     )
 
 
@@ -38,19 +38,21 @@ def _verdict(metrics: dict[str, object], target: str) -> str | None:
     return f"These subjects do not show that the network predicts {target} better than their mean would."
 
 
-def _scans(found: Values) -> ScanTable:
+def _scans(predictions: Values) -> ScanTable:
     """The largest errors first."""
-    order = sorted(range(len(found.true)), key=lambda i: (-abs(found.errors[i]), found.names[i]))
-    names = scan_cells(found)
+    order = sorted(
+        range(len(predictions.true)), key=lambda i: (-abs(predictions.errors[i]), predictions.names[i])
+    )
+    names = scan_cells(predictions)
     rows = [
         (
             *names[i],
-            f"{found.true[i]:.2f}",
-            f"{found.predicted[i]:.2f}",
-            f"{found.errors[i]:.2f}",
-            f"{abs(found.errors[i]):.2f}",
+            f"{predictions.true[i]:.2f}",
+            f"{predictions.predicted[i]:.2f}",
+            f"{predictions.errors[i]:.2f}",
+            f"{abs(predictions.errors[i]):.2f}",
         )
         for i in order
     ]
     header = [("True", True), ("Predicted", True), ("Difference", True), ("Error", True)]
-    return ScanTable((*scan_header(found), *header), tuple(rows), "The largest errors first.")
+    return ScanTable((*scan_header(predictions), *header), tuple(rows), "The largest errors first.")

@@ -79,11 +79,11 @@ def pair(bounds: Any) -> tuple[float, float] | None:
 
 def interval(bounds: Any, places: int = 2) -> str:
     """Return an interval as 'a to b', or nothing."""
-    found = pair(bounds)
-    if found is None:
+    ends = pair(bounds)
+    if ends is None:
         return ""
     # All resamples alike, as runs of older versions tell it: that is no certainty, so no interval.
-    low, high = found
+    low, high = ends
     return f"{low:.{places}f} to {high:.{places}f}" if low < high else TOO_FEW
 
 
@@ -95,16 +95,16 @@ def told_interval(metrics: Mapping[str, Any], name: str) -> str:
     return interval(metrics[key]) or TOO_FEW
 
 
-def scan_header(found: Scans) -> list[tuple[str, bool]]:
+def scan_header(scans: Scans) -> list[tuple[str, bool]]:
     """Return the columns that say which scan it is: a session only where one is known."""
-    return [("Subject", False), *([("Session", False)] if any(found.sessions) else [])]
+    return [("Subject", False), *([("Session", False)] if any(scans.sessions) else [])]
 
 
-def scan_cells(found: Scans) -> list[tuple[str, ...]]:
+def scan_cells(scans: Scans) -> list[tuple[str, ...]]:
     """Return the cells of `scan_header` for every scan."""
-    if any(found.sessions):
-        return list(zip(found.subjects, found.sessions, strict=True))
-    return [(subject,) for subject in found.subjects]
+    if any(scans.sessions):
+        return list(zip(scans.subjects, scans.sessions, strict=True))
+    return [(subject,) for subject in scans.subjects]
 
 
 def kept(figures: Sequence[Figure | None]) -> tuple[Figure, ...]:

@@ -85,29 +85,31 @@ def settings_of(story: ReportMaterial) -> dict[str, Any]:
 def _data(story: ReportMaterial, settings: dict[str, Any]) -> list[str]:
     shards = story.facts.shards
     source = story.shards.source if story.shards is not None else shards.source
-    said = [f"Images came from {source}." if source else f"Images came from {blank('source')}."]
+    sentences = [f"Images came from {source}." if source else f"Images came from {blank('source')}."]
     if story.is_phantom:
-        said.append("They are phantoms computed from a template brain, not scans of people.")
+        sentences.append("They are phantoms computed from a template brain, not scans of people.")
     total = shards.volumes
     if story.shards is not None:
         people = len({volume.subject for volume in story.shards.volumes})
-        said.append(f"The data set holds {count(total, 'volume')} of {count(people, 'subject')}.")
+        sentences.append(f"The data set holds {count(total, 'volume')} of {count(people, 'subject')}.")
     elif total:
-        said.append(f"The data set holds {count(total, 'volume')}.")
+        sentences.append(f"The data set holds {count(total, 'volume')}.")
     task = story.task
     if task.name == "classification":
         label = shards.label_name or task.target or "label"
-        said.append(f"The task was to tell {' from '.join(task.classes) or blank('classes')} ({label}).")
+        sentences.append(f"The task was to tell {' from '.join(task.classes) or blank('classes')} ({label}).")
     elif task.name == "regression":
-        said.append(f"The task was to predict {task.target or 'age'}{_of(task.unit)} from the image.")
+        sentences.append(f"The task was to predict {task.target or 'age'}{_of(task.unit)} from the image.")
     else:
-        said.append(f"The task was to label each voxel as {', '.join(task.classes) or blank('classes')}.")
+        sentences.append(
+            f"The task was to label each voxel as {', '.join(task.classes) or blank('classes')}."
+        )
     covariates = get(settings, "data.covariates")
     if covariates:
-        said.append(f"The network was also told {' and '.join(map(str, covariates))}.")
+        sentences.append(f"The network was also told {' and '.join(map(str, covariates))}.")
     if not story.is_phantom:
-        said.append(f"{blank('recruitment, eligibility, dates, ethics approval')}.")
-    return said
+        sentences.append(f"{blank('recruitment, eligibility, dates, ethics approval')}.")
+    return sentences
 
 
 def _of(unit: str) -> str:
@@ -121,38 +123,40 @@ def _preprocessing(story: ReportMaterial) -> list[str]:
         return [f"{blank('preprocessing')}."]
     grid = f"a cube of {size:.0f} voxels a side"
     grid += "" if spacing is None else f" of {spacing:g} mm"
-    said = [f"Images were turned to RAS+ axes, resampled and cut or padded to {grid} about the head."]
+    sentences = [f"Images were turned to RAS+ axes, resampled and cut or padded to {grid} about the head."]
     if (xform := recipe.get("xform")) in XFORMS:
-        said.append(f"Where a NIfTI header had both transforms, its {xform} was used.")
+        sentences.append(f"Where a NIfTI header had both transforms, its {xform} was used.")
     low, high = number(recipe.get("low_percentile")), number(recipe.get("high_percentile"))
     if low is not None and high is not None:
-        said.append(
+        sentences.append(
             f"Intensities were clipped to the {low:g}th percentile of the image and the {high:g}th "
             "percentile of its foreground."
         )
     if recipe.get("normalisation") in ("zscore", "z-score"):
-        said.append(
+        sentences.append(
             "The mean of the image's own foreground was subtracted, and the result divided by its standard "
             "deviation; no statistic was taken over subjects, so none could pass between partitions."
         )
     if len(volume) == 4:
-        said.append(f"The network saw {count(volume[3], 'contrast')}.")
-    return said
+        sentences.append(f"The network saw {count(volume[3], 'contrast')}.")
+    return sentences
 
 
 def _partitions(story: ReportMaterial, settings: dict[str, Any], groups: Sequence[CohortGroup]) -> list[str]:
     folds, seed = get(settings, "data.split.folds"), get(settings, "data.split.seed")
-    said = ["Subjects, not images, were divided, so that all scans of a subject are in the same partition."]
+    sentences = [
+        "Subjects, not images, were divided, so that all scans of a subject are in the same partition."
+    ]
     if folds:
-        said.append(
+        sentences.append(
             f"The test partition is fold {get(settings, 'data.split.fold')} of {folds} (numbered from 0)."
         )
     strata = get(settings, "data.split.stratify")
     if strata:
-        said.append(f"The division was stratified by {', '.join(map(str, strata))} (seed {seed}).")
+        sentences.append(f"The division was stratified by {', '.join(map(str, strata))} (seed {seed}).")
     elif seed is not None:
         by = "stratified by class" if story.task.name == "classification" else "at random"
-        said.append(f"It was made {by} (seed {seed}).")
+        sentences.append(f"It was made {by} (seed {seed}).")
     whole = {group.split: group for group in groups if group.label == "all"}
     total = sum(group.scans for group in whole.values())
     parts = []
@@ -162,10 +166,10 @@ def _partitions(story: ReportMaterial, settings: dict[str, Any], groups: Sequenc
             people = "" if group.subjects is None else f" of {count(group.subjects, 'subject')}"
             parts.append(f"{count(group.scans, 'scan')}{people} ({group.scans / total:.0%}) for {_use(name)}")
     if parts:
-        said.append(f"There were {'; '.join(parts)}.")
+        sentences.append(f"There were {'; '.join(parts)}.")
     if reserved := leaks.reservation(get(settings, "data.leaks")):
-        said.append(reserved)
-    return said
+        sentences.append(reserved)
+    return sentences
 
 
 def _use(split: str) -> str:
@@ -192,7 +196,7 @@ def _scans(story: ReportMaterial) -> str:
 
 
 def _evaluation(story: ReportMaterial, explained: Sequence[str]) -> list[str]:
-    said = {
+    sentences = {
         "classification": [
             f"Reported are{_scans(story)} the area under the ROC curve (AUC), average precision, "
             "accuracy, balanced accuracy, sensitivity, specificity, the Brier score and the expected "
@@ -210,13 +214,13 @@ def _evaluation(story: ReportMaterial, explained: Sequence[str]) -> list[str]:
     }[story.task.name]
     if story.baseline:
         features = ", ".join(map(str, story.baseline.get("features") or ["tissue volumes"]))
-        said.append(
+        sentences.append(
             f"For comparison, a logistic regression on {features} was "
             "fitted to the training and validation scans and judged on the same test scans."
         )
     if explained:
-        said.append(f"Attributions were computed by {', '.join(explained)}.")
-    return said
+        sentences.append(f"Attributions were computed by {', '.join(explained)}.")
+    return sentences
 
 
 def _software(story: ReportMaterial) -> list[str]:
@@ -225,7 +229,7 @@ def _software(story: ReportMaterial) -> list[str]:
     if facts.python:
         packages.insert(0, f"Python {facts.python}")
     version = facts.cingulum or blank("version")
-    said = [f"Cingulum {version} was used, with {', '.join(packages) or blank('versions')}."]
+    sentences = [f"Cingulum {version} was used, with {', '.join(packages) or blank('versions')}."]
     cpu, hosts = facts.cpu, facts.hosts
     per_rank = [gpu for gpu in facts.gpus if gpu]
     devices = [name for gpu in per_rank for name in (gpu if isinstance(gpu, list) else [gpu])]
@@ -235,11 +239,11 @@ def _software(story: ReportMaterial) -> list[str]:
         place += f" ({model}, {cores} cores, {gib} GiB of memory)"
     if hosts:
         used = ", ".join(f"{devices.count(name)} × {name}" for name in dict.fromkeys(devices))
-        said.append(f"{place}, on {used}." if devices else f"{place}, without a GPU.")
+        sentences.append(f"{place}, on {used}." if devices else f"{place}, without a GPU.")
     speed, energy = (number(story.result.get(key)) for key in ("samples_per_second", "energy_wh"))
     if speed is not None:
-        said.append(f"It processed {speed:.1f} volumes per second.")
-    said.append(
+        sentences.append(f"It processed {speed:.1f} volumes per second.")
+    sentences.append(
         "Energy was not measured." if energy is None else f"It took {watt_hours(energy, story.result)}."
     )
-    return said
+    return sentences

@@ -29,27 +29,27 @@ def network(story: ReportMaterial, settings: dict[str, Any]) -> list[str]:
     parameters, volume = story.facts.parameters, story.facts.volume
     if not name:
         return [f"{blank('network')}."]
-    said = [f"The network was {name}"]
+    sentences = [f"The network was {name}"]
     if width:
-        said[0] += f" with {width} channels in its first stage"
-    said[0] += "." if parameters is None else f" ({parameters:,} parameters)."
+        sentences[0] += f" with {width} channels in its first stage"
+    sentences[0] += "." if parameters is None else f" ({parameters:,} parameters)."
     options = get(settings, "model.options")
     if options:
-        said.append("Options: " + ", ".join(f"{key} = {value}" for key, value in options.items()) + ".")
+        sentences.append("Options: " + ", ".join(f"{key} = {value}" for key, value in options.items()) + ".")
     if volume:
-        said.append(
+        sentences.append(
             f"Its input was a volume of {' × '.join(map(str, volume))} (depth, height, width, contrasts)."
         )
     start = get(settings, "train.transfer.start_from")
     seed = get(settings, "train.seed")
     if start:
-        said.append(f"Training started from the weights of {start}.")
+        sentences.append(f"Training started from the weights of {start}.")
         frozen = get(settings, "train.transfer.freeze")
         if frozen:
-            said.append(f"Layers {', '.join(frozen)} were not trained.")
+            sentences.append(f"Layers {', '.join(frozen)} were not trained.")
     elif seed is not None:
-        said.append(f"Its weights were initialised at random (seed {seed}).")
-    return said
+        sentences.append(f"Its weights were initialised at random (seed {seed}).")
+    return sentences
 
 
 def training(story: ReportMaterial, settings: dict[str, Any]) -> list[str]:
@@ -59,18 +59,18 @@ def training(story: ReportMaterial, settings: dict[str, Any]) -> list[str]:
         return [f"{blank('training')}."]
     rule, rate = str(optimizer.get("name")), number(optimizer.get("learning_rate"))
     loss = trained_loss(story) or blank("loss")
-    said = [f"Training minimised the {loss}, by {_RULES.get(rule, rule)}"]
-    said[0] += f" (momentum {optimizer.get('momentum')})" if rule == "sgd" else ""
+    sentences = [f"Training minimised the {loss}, by {_RULES.get(rule, rule)}"]
+    sentences[0] += f" (momentum {optimizer.get('momentum')})" if rule == "sgd" else ""
     decay = number(optimizer.get("weight_decay"))
-    said[0] += "" if decay is None else f", weight decay {decay:g}"
-    said[0] += "." if rate is None else f", at a learning rate of {rate:g}."
-    said.append(_schedule(get(settings, "train.schedule")))
-    said += _added(story, get(settings, "train.schedule.name"))
+    sentences[0] += "" if decay is None else f", weight decay {decay:g}"
+    sentences[0] += "." if rate is None else f", at a learning rate of {rate:g}."
+    sentences.append(_schedule(get(settings, "train.schedule")))
+    sentences += _added(story, get(settings, "train.schedule.name"))
     batch, epochs = get(settings, "train.global_batch"), story.result.get("epochs", len(story.epochs))
     ranks, steps = story.facts.world_size, story.result.get("steps")
     over = f" over all {count(ranks, 'rank')}" if ranks else ""
     updates = f" ({steps} updates)" if steps else ""
-    said.append(f"The batch was {batch}{over}; {count(epochs, 'epoch')} were trained{updates}.")
+    sentences.append(f"The batch was {batch}{over}; {count(epochs, 'epoch')} were trained{updates}.")
     for key, words in (
         ("optimizer.clip_norm", "The norm of each gradient was clipped to {}."),
         ("optimizer.global_clip_norm", "The norm of all gradients together was clipped to {}."),
@@ -79,13 +79,13 @@ def training(story: ReportMaterial, settings: dict[str, Any]) -> list[str]:
     ):
         value = get(settings, f"train.{key}")
         if value:
-            said.append(words.format(value))
+            sentences.append(words.format(value))
     if "weighted equally" in loss:
-        said.append("Classes were weighted by the inverse of their share in the training partition.")
+        sentences.append("Classes were weighted by the inverse of their share in the training partition.")
     precision = get(settings, "train.precision")
-    said.append(f"Arithmetic was {precision}." if precision else "")
-    said.append(_augmentation(get(settings, "data.augment")))
-    return said
+    sentences.append(f"Arithmetic was {precision}." if precision else "")
+    sentences.append(_augmentation(get(settings, "data.augment")))
+    return sentences
 
 
 def _schedule(schedule: Any) -> str:
@@ -113,13 +113,13 @@ def _added(story: ReportMaterial, kind: Any) -> list[str]:
         return []
     trained = number(story.result.get("epochs"))
     ends = [begin for begin, _ in cycles[1:]] + [len(story.epochs) if trained is None else int(trained)]
-    told = []
+    sentences = []
     for (begin, epochs), end in zip(cycles, ends, strict=True):
         if begin:
-            told.append(f"It began anew after epoch {begin}, over {count(epochs, 'epoch')}.")
+            sentences.append(f"It began anew after epoch {begin}, over {count(epochs, 'epoch')}.")
         if kind == "cosine" and end > begin + epochs:
-            told.append(f"Epochs {begin + epochs + 1} to {end} were added, at its last rate.")
-    return told
+            sentences.append(f"Epochs {begin + epochs + 1} to {end} were added, at its last rate.")
+    return sentences
 
 
 def _augmentation(augment: Any) -> str:
@@ -176,12 +176,12 @@ def selection(story: ReportMaterial, settings: dict[str, Any]) -> list[str]:
     trained = ", which is the function that was trained," if word == "loss" else ""
     chosen_by = f"The weights of the epoch with the {order} {split} {word}{trained} were"
     why = record.other_epoch(story.result)
-    said = [f"{chosen_by} to be kept. {why}" if why else f"{chosen_by} kept{chosen}."]
+    sentences = [f"{chosen_by} to be kept. {why}" if why else f"{chosen_by} kept{chosen}."]
     if isinstance(stopping, dict):
         patience = count(stopping.get("patience"), "epoch")
-        said.append(f"Training stopped after {patience} without a better one.")
+        sentences.append(f"Training stopped after {patience} without a better one.")
     if story.judged == "test":
-        said.append("The test partition was looked at once, after that choice.")
+        sentences.append("The test partition was looked at once, after that choice.")
     elif story.judged == "validation":
-        said.append("There was no test partition: the figures are of the subjects that chose the epoch.")
-    return said
+        sentences.append("There was no test partition: the figures are of the subjects that chose the epoch.")
+    return sentences

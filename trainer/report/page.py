@@ -51,13 +51,13 @@ class ReportPage:
         if note is not None:
             for failure in self.failures:
                 note(f"warning: {folder / 'report.html'}: {failure}")
-        for one in self.figures:
+        for chart in self.figures:
             try:
-                figure.save((one,), beside)
+                figure.save((chart,), beside)
             except Exception as error:
                 if note is None or isinstance(error, OSError):
                     raise
-                note(f"warning: {beside / one.name}.png could not be drawn ({attempts.reason(error)}).")
+                note(f"warning: {beside / chart.name}.png could not be drawn ({attempts.reason(error)}).")
         for old in (*beside.glob("worst-*.png"), *beside.glob("typical-*.png")):
             remove(old)  # there may be fewer now
         for name, picture in self.pictures.items():

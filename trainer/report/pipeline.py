@@ -43,8 +43,8 @@ def of(story: ReportMaterial) -> Figure | None:
     plan = read_json(story, _PLAN)
     predicted = _read(story, f"{_PLAN}: division.played", lambda: _predicted(plan))
     name = str(pipeline.file(story.folder).relative_to(story.folder))
-    told = read_json(story, name)
-    measured = _read(story, name, lambda: _measured(told))
+    measurement = read_json(story, name)
+    measured = _read(story, name, lambda: _measured(measurement))
     panels = [panel for panel in (predicted, measured) if panel is not None]
     if not panels:
         return None
@@ -61,11 +61,11 @@ def of(story: ReportMaterial) -> Figure | None:
 
 def _read(story: ReportMaterial, what: str, read: Any) -> Panel | None:
     try:
-        found: Panel | None = read()
+        panel: Panel | None = read()
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):
         story.notes.append(f"{what} is damaged and left out of the pipeline's chart.")
         return None
-    return found
+    return panel
 
 
 def _predicted(plan: Mapping[str, Any]) -> Panel | None:
@@ -80,13 +80,13 @@ def _predicted(plan: Mapping[str, Any]) -> Panel | None:
     return _panel("predicted", "Predicted", division["step_s"], ranks)
 
 
-def _measured(told: Mapping[str, Any]) -> Panel | None:
-    if not told:
+def _measured(measurement: Mapping[str, Any]) -> Panel | None:
+    if not measurement:
         return None
-    if told["version"] != pipeline.VERSION:
-        raise ValueError(told["version"])
-    ranks = [[_segment(one) for one in of_rank] for of_rank in told["ranks"]]
-    return _panel("measured", f"Measured, step {int(told['step'])}", told["seconds"], ranks)
+    if measurement["version"] != pipeline.VERSION:
+        raise ValueError(measurement["version"])
+    ranks = [[_segment(one) for one in of_rank] for of_rank in measurement["ranks"]]
+    return _panel("measured", f"Measured, step {int(measurement['step'])}", measurement["seconds"], ranks)
 
 
 def _panel(name: str, title: str, seconds: Any, ranks: Sequence[Sequence[Segment]]) -> Panel:
@@ -96,11 +96,11 @@ def _panel(name: str, title: str, seconds: Any, ranks: Sequence[Sequence[Segment
     return Panel(name, title, took, tuple(tuple(own) for own in ranks))
 
 
-def _segment(told: Sequence[Any]) -> Segment:
-    kind, micro, start, end = told
+def _segment(fields: Sequence[Any]) -> Segment:
+    kind, micro, start, end = fields
     begins, ends = number(start), number(end)
     if kind not in _KINDS or begins is None or ends is None or ends < begins or _count(micro + 1) is None:
-        raise ValueError(told)
+        raise ValueError(fields)
     return Segment(kind, micro, begins, ends)
 
 
@@ -110,22 +110,24 @@ def _count(value: Any) -> int | None:
 
 def _words(predicted: Panel | None, measured: Panel | None, layout: _Layout) -> str:
     """The numbers of the chart in a sentence."""
-    known = [f"{percent(panel.idle)} as {panel.name}" for panel in (predicted, measured) if panel is not None]
+    shares = [
+        f"{percent(panel.idle)} as {panel.name}" for panel in (predicted, measured) if panel is not None
+    ]
     stages, micro_batches = layout.stages or 1, layout.micro_batches
     if stages > 1 and micro_batches is not None:
         ideal = (stages - 1) / (micro_batches + stages - 1)
-        known.append(
+        shares.append(
             f"(S - 1) / (M + S - 1) = {percent(ideal)} for S = {stages} equal stages on as many ranks and "
             f"M = {micro_batches} micro-batches"
         )
-    bubbles = ", ".join(known[:-1]) + f" and {known[-1]}" if len(known) > 1 else known[0]
-    said = f"{_steps(predicted, measured, layout)}; bubbles take {bubbles}."
+    bubbles = ", ".join(shares[:-1]) + f" and {shares[-1]}" if len(shares) > 1 else shares[0]
+    sentence = f"{_steps(predicted, measured, layout)}; bubbles take {bubbles}."
     if layout.batch_norm_samples and layout.global_batch:
-        said += (
+        sentence += (
             f" Batch norm takes its statistics over {layout.batch_norm_samples} of the {layout.global_batch} "
             "samples of an update."
         )
-    return said
+    return sentence
 
 
 def _steps(predicted: Panel | None, measured: Panel | None, layout: _Layout) -> str:
@@ -133,12 +135,14 @@ def _steps(predicted: Panel | None, measured: Panel | None, layout: _Layout) -> 
     if predicted is None:
         return f"The step {took}"
     if layout.parts > 1:
-        said = f"One of {layout.parts} accumulated parts of a step was predicted to take {predicted.ms} ms"
-        return f"{said}; the step {took}" if took else said
-    said = f"The step was predicted to take {predicted.ms} ms"
+        sentence = (
+            f"One of {layout.parts} accumulated parts of a step was predicted to take {predicted.ms} ms"
+        )
+        return f"{sentence}; the step {took}" if took else sentence
+    sentence = f"The step was predicted to take {predicted.ms} ms"
     if measured is None:
-        return said
-    return f"{said} and {took} (predicted / measured: {predicted.seconds / measured.seconds:.2f})"
+        return sentence
+    return f"{sentence} and {took} (predicted / measured: {predicted.seconds / measured.seconds:.2f})"
 
 
 # The chart of a pipeline: a row for each rank, a block for each pass over a micro-batch.
@@ -286,15 +290,17 @@ def _draw_rank(axes: Axes, panel: Panel, rank: int, own: Sequence[Segment], y: f
     low, high = y - _BLOCK / 2, y + _BLOCK / 2
     axes.box((0, low), (1000 * panel.seconds, high), "idle pale")
     longest: dict[tuple[str, int], Segment] = {}
-    for one in own:
-        start, end = 1000 * one.start, 1000 * one.end
-        tip = f"rank {rank}, {one.kind} of micro-batch {one.micro}: {start:.2f} to {end:.2f} ms"
-        axes.box((start, low), (end, high), f"pass {KINDS[one.kind]}", tip)
-        before = longest.get((one.kind, one.micro))
-        if before is None or one.end - one.start > before.end - before.start:
-            longest[one.kind, one.micro] = one
+    for segment in own:
+        start, end = 1000 * segment.start, 1000 * segment.end
+        tip = f"rank {rank}, {segment.kind} of micro-batch {segment.micro}: {start:.2f} to {end:.2f} ms"
+        axes.box((start, low), (end, high), f"pass {KINDS[segment.kind]}", tip)
+        before = longest.get((segment.kind, segment.micro))
+        if before is None or segment.end - segment.start > before.end - before.start:
+            longest[segment.kind, segment.micro] = segment
     digits = max((len(str(micro)) for _, micro in longest), default=0)
-    for (kind, micro), one in longest.items():
-        left, right = (axes.at(1000 * moment, y)[0] for moment in (one.start, one.end))
+    for (kind, micro), segment in longest.items():
+        left, right = (axes.at(1000 * moment, y)[0] for moment in (segment.start, segment.end))
         if right - left >= _CHARACTER * digits + 2:
-            axes.text(500 * (one.start + one.end), y - 4, str(micro), f"inside {KINDS[kind]}", "middle")
+            axes.text(
+                500 * (segment.start + segment.end), y - 4, str(micro), f"inside {KINDS[kind]}", "middle"
+            )

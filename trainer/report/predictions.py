@@ -136,33 +136,38 @@ def read(path: Path, task: str) -> Found:
         OSError: the file cannot be read.
         ValueError: it is damaged, or of another task.
     """
-    found = tables.judged(*tables.lines(path))
-    if found.task != task:
-        raise ValueError(f"it is of a {found.task}")
-    rows, subjects, true, values = found.rows, found.subjects, found.true, found.values
+    table = tables.judged(*tables.lines(path))
+    if table.task != task:
+        raise ValueError(f"it is of a {table.task}")
+    rows, subjects, true, values = table.rows, table.subjects, table.true, table.values
     if task == "regression":
-        return Values(rows, subjects, true, values[:, 0], found.sessions)
+        return Values(rows, subjects, true, values[:, 0], table.sessions)
     if task == "segmentation":
-        count = len(found.classes)
-        return Overlaps(found.classes, rows, subjects, values[:, :count], values[:, count:], found.sessions)
-    return ClassPredictions(found.classes, rows, subjects, true, values, found.sessions)
+        count = len(table.classes)
+        return Overlaps(table.classes, rows, subjects, values[:, :count], values[:, count:], table.sessions)
+    return ClassPredictions(table.classes, rows, subjects, true, values, table.sessions)
 
 
-def as_table(name: str, found: Found, shards: str | None) -> tables.EvaluationTable:
+def as_table(name: str, predictions: Found, shards: str | None) -> tables.EvaluationTable:
     """Return the same as `trainer.metrics.comparison` takes it, of a run with this name and shard set."""
-    if isinstance(found, ClassPredictions):
-        task, classes, true, values = "classification", found.classes, found.true, found.probabilities
-    elif isinstance(found, Values):
-        task, classes, true, values = "regression", (), found.true, found.predicted[:, None]
+    if isinstance(predictions, ClassPredictions):
+        task, classes, true, values = (
+            "classification",
+            predictions.classes,
+            predictions.true,
+            predictions.probabilities,
+        )
+    elif isinstance(predictions, Values):
+        task, classes, true, values = "regression", (), predictions.true, predictions.predicted[:, None]
     else:
-        task, classes, true = "segmentation", found.classes, np.zeros(len(found.rows))
-        values = np.concatenate([found.dice, found.hd95], axis=1)
+        task, classes, true = "segmentation", predictions.classes, np.zeros(len(predictions.rows))
+        values = np.concatenate([predictions.dice, predictions.hd95], axis=1)
     return tables.EvaluationTable(
         task=task,
         classes=classes,
-        rows=found.rows,
-        subjects=found.subjects,
-        sessions=found.sessions or ("",) * len(found.subjects),
+        rows=predictions.rows,
+        subjects=predictions.subjects,
+        sessions=predictions.sessions or ("",) * len(predictions.subjects),
         true=true,
         values=values,
         run=Path(name),

@@ -37,25 +37,25 @@ def of(plan: Mapping[str, Any]) -> Reasons | None:
     Raises:
         KeyError: the plan is damaged, as for TypeError, ValueError and AttributeError.
     """
-    found = plan.get("decided")
-    if not found:
+    decided = plan.get("decided")
+    if not decided:
         return None
-    rows = [_row(row) for row in found["rows"]]
+    rows = [_row(row) for row in decided["rows"]]
     return Reasons(
-        rules=tuple(_rule(one) for one in ({**found, "label": "this plan"}, *found["uniform"])),
+        rules=tuple(_rule(one) for one in ({**decided, "label": "this plan"}, *decided["uniform"])),
         rows=tuple(rows[:MOST_ROWS]),
         rows_left_out=len(rows[MOST_ROWS:]),
-        is_measured=found["by"] == "profile",
+        is_measured=decided["by"] == "profile",
     )
 
 
-def _rule(one: Mapping[str, Any]) -> tuple[str, ...]:
+def _rule(plan: Mapping[str, Any]) -> tuple[str, ...]:
     return (
-        str(one["label"]),
-        as_text(sum(one["bytes"].values())),
-        f"{1e3 * one['step_s']:.3g} ms",
-        f"{one['imbalance']:.1%}",
-        f"{one['layer_imbalance']:.1%}",
+        str(plan["label"]),
+        as_text(sum(plan["bytes"].values())),
+        f"{1e3 * plan['step_s']:.3g} ms",
+        f"{plan['imbalance']:.1%}",
+        f"{plan['layer_imbalance']:.1%}",
     )
 
 

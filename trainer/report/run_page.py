@@ -43,30 +43,32 @@ from trainer.telemetry.durations import duration
 
 def render(story: ReportMaterial) -> ReportPage:
     """Return the report of a run."""
-    found = story.predictions[story.judged] if story.judged else None
+    predictions = story.predictions[story.judged] if story.judged else None
     section = story.section
     judgement: Judgement | None = section(
-        "The performance", lambda: judge(story, found) if found is not None else None, None
+        "The performance", lambda: judge(story, predictions) if predictions is not None else None, None
     )
     training: tuple[Figure, ...] = section("The curves of the training", lambda: _training_figures(story), ())
     spent = section("Where the time went", lambda: time_spent.of(story), None)
     piped = section("The pipeline", lambda: pipeline.of(story), None)
     nothing: tuple[PlacementSection | None, list[tuple[Any, ...]]] = (None, [])
     divided, divided_cells = section("Who holds what", lambda: divided_network(story), nothing)
-    worst: list[Case] = section("Pictures of the worst cases", lambda: _cases(story, found, worst=True), [])
-    typical: list[Case] = section("Pictures of examples", lambda: _cases(story, found, worst=False), [])
+    worst: list[Case] = section(
+        "Pictures of the worst cases", lambda: _cases(story, predictions, worst=True), []
+    )
+    typical: list[Case] = section("Pictures of examples", lambda: _cases(story, predictions, worst=False), [])
     groups: list[cohort.CohortGroup] = section("The cohort", lambda: cohort.groups(story), [])
     apart = section("Whether subjects are apart", lambda: cohort.subjects_apart(story), None)
     subgroups: Subgroups | None = section(
-        "The subgroups", lambda: subgroups_of(story, found) if found is not None else None, None
+        "The subgroups", lambda: subgroups_of(story, predictions) if predictions is not None else None, None
     )
     attributions: list[Attribution] = section("The attributions", lambda: read_attributions(story), [])
-    told: list[methods.Paragraph] = section(
+    paragraphs: list[methods.Paragraph] = section(
         "The methods", lambda: methods.paragraphs(story, groups, [a.name for a in attributions]), []
     )
     stated: list[Item] = section(
         "The checklist",
-        lambda: checklist(_stated(story, told, judgement, worst, groups, subgroups, attributions)),
+        lambda: checklist(_stated(story, paragraphs, judgement, worst, groups, subgroups, attributions)),
         [],
     )
     record: list[facts.Fact] = section("The reproducibility record", lambda: facts.record(story), [])
@@ -77,7 +79,7 @@ def render(story: ReportMaterial) -> ReportPage:
         story=story,
         split=story.judged,
         held_out="held-out" if story.judged == "test" else "validation",
-        found=found,
+        predictions=predictions,
         judgement=judgement,
         state=_state(story),
         training=training,
@@ -95,12 +97,12 @@ def render(story: ReportMaterial) -> ReportPage:
         rule_header=reasons.RULE_HEADER,
         worst=worst,
         typical=typical,
-        contours=isinstance(found, Overlaps),
+        contours=isinstance(predictions, Overlaps),
         cohort=groups,
         apart=apart,
         subgroups=subgroups,
         attributions=attributions,
-        methods=told,
+        methods=paragraphs,
         left_to_say=methods.left_to_say(story),
         checklist=stated,
         record=record,
@@ -122,13 +124,13 @@ def render(story: ReportMaterial) -> ReportPage:
     return ReportPage(html, figures, tables, _pictures(worst, typical), tuple(story.failures))
 
 
-def judge(story: ReportMaterial, found: Found) -> Judgement:
+def judge(story: ReportMaterial, predictions: Found) -> Judgement:
     """Return how good these predictions are, by the run's task."""
-    if isinstance(found, ClassPredictions):
-        return judge_classes(story, found)
-    if isinstance(found, Overlaps):
-        return judge_maps(story, found)
-    return judge_values(story, found)
+    if isinstance(predictions, ClassPredictions):
+        return judge_classes(story, predictions)
+    if isinstance(predictions, Overlaps):
+        return judge_maps(story, predictions)
+    return judge_values(story, predictions)
 
 
 def divided_network(story: ReportMaterial) -> tuple[PlacementSection | None, list[tuple[Any, ...]]]:
@@ -162,12 +164,12 @@ def _training_figures(story: ReportMaterial) -> tuple[Figure, ...]:
     return (*curves, *(figure for figure in others if figure is not None))
 
 
-def _cases(story: ReportMaterial, found: Found | None, *, worst: bool) -> list[Case]:
-    if found is None:
+def _cases(story: ReportMaterial, predictions: Found | None, *, worst: bool) -> list[Case]:
+    if predictions is None:
         return []
-    chosen = cases.worst(found) if worst else cases.typical(found)
+    chosen = cases.worst(predictions) if worst else cases.typical(predictions)
     try:
-        return cases.pictures(story, found, chosen)
+        return cases.pictures(story, predictions, chosen)
     except (ShardError, IndexError) as error:
         note = f"No example slices: {error}"
         if note not in story.notes:
@@ -312,34 +314,34 @@ def of(story: ReportMaterial) -> StrategyChoice | None:
     plan = read_json(story, "plan.json")
     if "auto" not in plan:
         return None
-    found = choice.recorded(plan)
-    if found is None:
+    decision = choice.recorded(plan)
+    if decision is None:
         story.notes.append("plan.json is damaged, and why the strategy was chosen is left out.")
         return None
-    labels = [one.label for one in found.candidates]
-    ranked = sorted(found.candidates, key=lambda one: one.expected_s)
+    labels = [candidate.label for candidate in decision.candidates]
+    ranked = sorted(decision.candidates, key=lambda candidate: candidate.expected_s)
     return StrategyChoice(
-        name=found.now.label,
+        name=decision.now.label,
         changes=tuple(
             f"After update {step} {labels[after]} went on in place of {labels[before]}."
-            for step, before, after in found.changes
+            for step, before, after in decision.changes
         ),
-        rows=tuple(_row(one, is_chosen=one == found.now) for one in ranked),
+        rows=tuple(_row(candidate, is_chosen=candidate == decision.now) for candidate in ranked),
     )
 
 
-def _row(one: Candidate, *, is_chosen: bool) -> tuple[str, ...]:
-    said = ["trains"] if is_chosen else []
-    if one.refused is not None:
-        said.append(one.refused)
-    elif not one.fits:
-        said.append("does not fit into memory")
-    elif one.idle:
-        said.append(f"{one.idle} rank(s) have nothing to do")
+def _row(candidate: Candidate, *, is_chosen: bool) -> tuple[str, ...]:
+    remarks = ["trains"] if is_chosen else []
+    if candidate.refused is not None:
+        remarks.append(candidate.refused)
+    elif not candidate.fits:
+        remarks.append("does not fit into memory")
+    elif candidate.idle:
+        remarks.append(f"{candidate.idle} rank(s) have nothing to do")
     return (
-        one.label,
-        "; ".join(said),
-        "-" if one.step_s is None else duration(one.step_s),
-        "-" if one.measured_s is None else duration(one.measured_s),
-        "-" if one.memory_bytes is None else as_text(one.memory_bytes),
+        candidate.label,
+        "; ".join(remarks),
+        "-" if candidate.step_s is None else duration(candidate.step_s),
+        "-" if candidate.measured_s is None else duration(candidate.measured_s),
+        "-" if candidate.memory_bytes is None else as_text(candidate.memory_bytes),
     )

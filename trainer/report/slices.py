@@ -106,13 +106,13 @@ def _side_by_side(planes: Sequence[np.ndarray]) -> np.ndarray:
 
 def _edges(labels: np.ndarray) -> np.ndarray:
     """The pixels of a plane that differ from one beside them, bool: lines two pixels wide."""
-    found = np.zeros(labels.shape, dtype=bool)
+    edges = np.zeros(labels.shape, dtype=bool)
     down, across = labels[:-1] != labels[1:], labels[:, :-1] != labels[:, 1:]
-    found[:-1] |= down
-    found[1:] |= down
-    found[:, :-1] |= across
-    found[:, 1:] |= across
-    return found
+    edges[:-1] |= down
+    edges[1:] |= down
+    edges[:, :-1] |= across
+    edges[:, 1:] |= across
+    return edges
 
 
 def _scaled(plane: np.ndarray, row_mm: float, column_mm: float, least: int) -> np.ndarray:

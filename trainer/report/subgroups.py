@@ -29,14 +29,14 @@ class Subgroups:
     table: FigureTable
 
 
-def of(story: ReportMaterial, found: Found) -> Subgroups | None:
+def of(story: ReportMaterial, predictions: Found) -> Subgroups | None:
     """Return the table; None where the shard set is not at hand or no group by sex, age or site is
     large enough.
     """
     shards = story.shards
-    if shards is None or not all(0 <= row < len(shards) for row in found.rows):
+    if shards is None or not all(0 <= row < len(shards) for row in predictions.rows):
         return None
-    every = subgroups.subgroup_table([shards.volumes[row] for row in found.rows], _measure(found))
+    every = subgroups.subgroup_table([shards.volumes[row] for row in predictions.rows], _measure(predictions))
     known = {group["by"] for group in every if group["metrics"] is not None}
     # Where all of a kind are too few, there is nothing to say.
     groups = [group for group in every if group["by"] in known]
@@ -71,14 +71,16 @@ def of(story: ReportMaterial, found: Found) -> Subgroups | None:
     )
 
 
-def _measure(found: Found) -> subgroups.Measure:
-    if isinstance(found, ClassPredictions):
+def _measure(predictions: Found) -> subgroups.Measure:
+    if isinstance(predictions, ClassPredictions):
         return subgroups.classification_measure(
-            found.true, found.probabilities, found.classes, found.subjects
+            predictions.true, predictions.probabilities, predictions.classes, predictions.subjects
         )
-    if isinstance(found, Overlaps):
-        return subgroups.segmentation_measure(found.dice_by_class, found.hd95_by_class, found.subjects)
-    return subgroups.regression_measure(found.true, found.predicted, found.subjects)
+    if isinstance(predictions, Overlaps):
+        return subgroups.segmentation_measure(
+            predictions.dice_by_class, predictions.hd95_by_class, predictions.subjects
+        )
+    return subgroups.regression_measure(predictions.true, predictions.predicted, predictions.subjects)
 
 
 def _row(group: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, ...]:

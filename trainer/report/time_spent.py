@@ -91,8 +91,8 @@ def of(story: ReportMaterial) -> TimeSpent | None:
         hosts = tuple(_host_row(host, epochs) for host, epochs in telemetry.hosts.items())
         rank_rows = _rank_rows(ranks, telemetry)
         slowest, energy = _slowest(ranks, telemetry), _energy(story)
-        known = _known(story)
-        predictions = _prediction_rows(known, telemetry, story.result.get("memory_bytes", ()))
+        prediction = _known(story)
+        predictions = _prediction_rows(prediction, telemetry, story.result.get("memory_bytes", ()))
     except (RunError, TypeError, ValueError, KeyError, AttributeError) as error:
         story.notes.append(f"The telemetry is damaged and left out ({error}).")
         return None
@@ -107,7 +107,7 @@ def of(story: ReportMaterial) -> TimeSpent | None:
         hosts,
         energy,
         predictions,
-        _bounds(known, predictions) if known is not None and predictions else "",
+        _bounds(prediction, predictions) if prediction is not None and predictions else "",
     )
 
 
@@ -174,19 +174,21 @@ def _rank_rows(
 
 
 def _slowest(ranks: Mapping[int, Mapping[str, float]], telemetry: RunTelemetry) -> str:
-    found = records.slowest(ranks)
-    if found is None or len(ranks) == 1:
+    slowest = records.slowest(ranks)
+    if slowest is None or len(ranks) == 1:
         return ""
     worst = [row for row in telemetry.rows if (number(row.get("slowest_ratio")) or 0.0) >= 1.25]
-    if found.ratio < _LEVEL and not worst:
-        return f"No significant straggler: the slowest rank needs {found.ratio:.2f} times as long as others."
-    said = (
-        f"Rank {found.rank} is the slowest: its own work takes {found.ratio:.2f} times that of the "
-        f"others, most of the difference in: {PART_WORDS[found.part]}."
+    if slowest.ratio < _LEVEL and not worst:
+        return (
+            f"No significant straggler: the slowest rank needs {slowest.ratio:.2f} times as long as others."
+        )
+    sentence = (
+        f"Rank {slowest.rank} is the slowest: its own work takes {slowest.ratio:.2f} times that of the "
+        f"others, most of the difference in: {PART_WORDS[slowest.part]}."
     )
     if worst:
-        said += f" In {len(worst)} of {len(telemetry.rows)} epochs a rank was 1.25 times slower or more."
-    return said
+        sentence += f" In {len(worst)} of {len(telemetry.rows)} epochs a rank was 1.25 times slower or more."
+    return sentence
 
 
 def _host_row(host: str, epochs: Sequence[HostEpoch]) -> tuple[str, ...]:
@@ -229,25 +231,25 @@ def _told(name: str, value: float) -> str:
     return f"{_ms(value)} ms" if name.endswith("_s") else f"{round(value):,} B"
 
 
-def _bounds(known: RunPrediction, rows: Sequence[Sequence[str]]) -> str:
+def _bounds(prediction: RunPrediction, rows: Sequence[Sequence[str]]) -> str:
     """Sentences on how the step was predicted, and on figures that are off."""
     seconds = [words for name, words in _PREDICTED.items() if name.endswith("_s")]
     off = any(row[0] in seconds and not 0.5 <= float(row[-1]) <= 2 for row in rows)
-    said = (
+    caution = (
         " Links were timed once, by a few reductions before the first step: what hosts do besides, then or "
         "later, and ranks that share cores are not in it, so that short times are off by a multiple."
     )
-    return _how(known) + said * off
+    return _how(prediction) + caution * off
 
 
-def _how(known: RunPrediction) -> str:
-    if known.step_s is None or known.step_at_least_s is None or known.step_at_most_s is None:
+def _how(prediction: RunPrediction) -> str:
+    if prediction.step_s is None or prediction.step_at_least_s is None or prediction.step_at_most_s is None:
         return ""
     return (
-        f"Computing is the median of steps {known.began + 2} to {known.step}, on the slowest rank; measured "
-        "are medians of later steps. A step was expected to take "
-        f"{_ms(known.step_at_least_s)} to {_ms(known.step_at_most_s)} ms: with all communication hidden that "
-        "the backward pass can hide, and with none."
+        f"Computing is the median of steps {prediction.began + 2} to {prediction.step}, on the slowest rank; "
+        "measured are medians of later steps. A step was expected to take "
+        f"{_ms(prediction.step_at_least_s)} to {_ms(prediction.step_at_most_s)} ms: with all communication "
+        "hidden that the backward pass can hide, and with none."
     )
 
 

@@ -95,14 +95,14 @@ def _read_json(path: Path, largest: int | None = None) -> dict[str, Any]:
 def _plain_size(path: Path) -> int:
     """The size of a plain file, without opening it: a fifo would wait for somebody to write."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         raise _Problem(f"{path.name} is missing") from None
     except OSError as error:
         raise _Problem(f"{path.name} cannot be read ({error.strerror})") from None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise _Problem(f"{path.name} is not a plain file")
-    return found.st_size
+    return status.st_size
 
 
 def _manifest_problem(manifest: dict[str, Any]) -> str | None:

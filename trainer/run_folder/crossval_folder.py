@@ -36,17 +36,17 @@ def runs(folder: Path, *, first_seed: bool = False) -> list[Path]:
     Raises:
         RunError: no run was started yet.
     """
-    found = []
+    folds = []
     for path in folder.iterdir():
         named = _RUN.fullmatch(path.name)
         if named and (path / "config.yaml").is_file():
-            found.append((int(named[2]), int(named[1]), path))
-    if not found:
+            folds.append((int(named[2]), int(named[1]), path))
+    if not folds:
         raise RunError(
             f"{folder}: no fold of this cross-validation was started yet.", cure=_cure(folder), path=folder
         )
-    found.sort()
-    return [path for seed, _, path in found if not first_seed or seed == found[0][0]]
+    folds.sort()
+    return [path for seed, _, path in folds if not first_seed or seed == folds[0][0]]
 
 
 def finished_runs(folder: Path) -> list[Path]:

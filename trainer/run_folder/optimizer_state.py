@@ -146,11 +146,11 @@ def _numbers(path: Path, theirs: Sequence[str], ours: Sequence[str]) -> list[int
 def _numbered(paths: Sequence[str], name: Callable[[str], str]) -> list[tuple[str, int]]:
     """Names, with how often each came before: two networks in one may have layers of the same name."""
     seen: Counter[str] = Counter()
-    found = []
+    numbered = []
     for one in map(name, paths):
-        found.append((one, seen[one]))
+        numbered.append((one, seen[one]))
         seen[one] += 1
-    return found
+    return numbered
 
 
 def _uncounted(path: str) -> str:

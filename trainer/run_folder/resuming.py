@@ -83,7 +83,7 @@ def open_finished(path: Path, note: Callable[[str], object] | None = None) -> Ru
     return RunFolder.open(path)
 
 
-def check_resumable(stored: RunConfig, given: RunConfig) -> None:
+def check_resumable(stored: RunConfig, config: RunConfig) -> None:
     """Refuse to go on with a configuration that would have taken other steps.
 
     What may change, and what may only grow, each key says itself (trainer/config/section.py).
@@ -93,16 +93,16 @@ def check_resumable(stored: RunConfig, given: RunConfig) -> None:
     """
     differing = {
         key: (old, new)
-        for key, (old, new) in record.differences(stored, given).items()
+        for key, (old, new) in record.differences(stored, config).items()
         if not (configuration.on_resume(key) == "may grow" and new > old)
     }
     if differing:
         shorter = "; a run may be made longer, not shorter: its schedule would be cut off at a high rate"
         told = record.changes(differing) + (shorter if "train.epochs" in differing else "")
         raise RunError(
-            f"{given.folder}: was started with another configuration: {told}.",
-            cure=f"{cure(RunFolder(given.folder))} (or choose another name: name=...)",
-            path=given.folder,
+            f"{config.folder}: was started with another configuration: {told}.",
+            cure=f"{cure(RunFolder(config.folder))} (or choose another name: name=...)",
+            path=config.folder,
         )
 
 

@@ -170,10 +170,10 @@ class RunRecord(_Part):
         Raises:
             RunError: it is missing, damaged or of a later version; a key of another type is named.
         """
-        found = record.read_json(path)
-        if not isinstance(found, dict):
+        content = record.read_json(path)
+        if not isinstance(content, dict):
             raise RunError(f"{path}: is damaged (not a JSON object).", path=path)
-        version = found.get("version", 0)
+        version = content.get("version", 0)
         if isinstance(version, int) and version > VERSION:
             raise RunError(
                 f"{path}: has version {version}; this cingulum reads versions up to {VERSION}.",
@@ -181,7 +181,7 @@ class RunRecord(_Part):
                 path=path,
             )
         try:
-            return cls.model_validate({"version": 0, **found})
+            return cls.model_validate({"version": 0, **content})
         except ValidationError as error:
             raise RunError(
                 f"{path}: is damaged (wrong type: {', '.join(_wrong(error))}).", path=path

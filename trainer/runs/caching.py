@@ -121,11 +121,11 @@ def _choose_page_cache(config: RunConfig, shards: ShardSet, reporter: Reporter) 
 
 def _kept(config: RunConfig, data: Data, world: World) -> KeptVolumes:
     available = memory.available_bytes()
-    asked = config.data.cache_bytes
-    budget = available // 2 if asked is None else byte_sizes.parse(asked)
+    setting = config.data.cache_bytes
+    budget = available // 2 if setting is None else byte_sizes.parse(setting)
     if budget > available:
         raise ConfigError(
-            f"data.cache_bytes: {asked} is more than the {byte_sizes.as_text(available)} of memory that "
+            f"data.cache_bytes: {setting} is more than the {byte_sizes.as_text(available)} of memory that "
             f"{world.host} has left.",
             cure="Set it lower (training needs memory, too), or leave it out to use half of what is left.",
             key="data.cache_bytes",
@@ -133,13 +133,13 @@ def _kept(config: RunConfig, data: Data, world: World) -> KeptVolumes:
     # Training volumes come to any rank, those of validation to the same rank in every epoch.
     validation = data.split.validation
     batch = config.data.evaluation_batch
-    mine = min(order.steps_per_epoch(len(validation), world.size * batch) * batch, len(validation))
+    per_rank = min(order.steps_per_epoch(len(validation), world.size * batch) * batch, len(validation))
     kept = KeptVolumes(
         data.shards,
         budget // world.local_size,
         rows={*data.split.train, *validation},
         preferred=validation,
-        preferred_count=mine,
+        preferred_count=per_rank,
         with_maps=data.task.dense,
     )
     if kept.budget < kept.volume_bytes:

@@ -147,7 +147,7 @@ class Training(Session):
             Agreed: Fenced, NotFiniteError.
         """
         self.watchdog.beat("agreeing with the other ranks", collective=True)
-        found = consensus.ask(
+        answer = consensus.ask(
             self.world,
             self._losses,
             self.config.train.accumulation,
@@ -157,16 +157,16 @@ class Training(Session):
             fenced=self.lease is not None and not self.lease.is_held,
         )
         self._losses.clear()
-        if found.fenced:
+        if answer.fenced:
             # Rank 0 is the one that tells people.
             raise Agreed(
                 self.lease.fenced()
                 if self.lease
                 else Fenced("another process writes this run.", path=self.folder.path)
             )
-        if found.bad_step is not None:
-            raise Agreed(self._not_finite(found.bad_step))
-        return found.stopping, found.steps_until_next
+        if answer.bad_step is not None:
+            raise Agreed(self._not_finite(answer.bad_step))
+        return answer.stopping, answer.steps_until_next
 
     def _not_finite(self, step: int) -> NotFiniteError:
         good = None
@@ -236,13 +236,13 @@ class Training(Session):
             return {}
         self.learner.settle()
         with self.learner.averaged_weights():
-            found = self.predictions("validation", final=False)
+            predicted = self.predictions("validation", final=False)
         task = self.data.task
         # Of label maps the loss alone: a class that a volume does not have has no Dice coefficient.
-        outputs = found.outputs[:, :1] if task.dense else found.outputs
+        outputs = predicted.outputs[:, :1] if task.dense else predicted.outputs
         if not np.isfinite(outputs).all():  # the same on every rank
             raise Agreed(self._not_finite(self.cursor.step))
-        metrics = task.metrics(found.targets, found.outputs)
+        metrics = task.metrics(predicted.targets, predicted.outputs)
         return {f"val_{name}": metrics[name] for name in task.monitored}
 
     def _reconsider(self) -> None:
@@ -255,13 +255,13 @@ class Training(Session):
             return
         self.watchdog.beat("comparing the strategy with others", collective=True)
         left = self.last_step - self.cursor.step
-        found = self.watch.reconsidered(self.world, self.cursor.step, left)
-        if found is None:
+        choice = self.watch.reconsidered(self.world, self.cursor.step, left)
+        if choice is None:
             return
-        is_another = found.chosen != self.watch.choice.chosen
+        is_another = choice.chosen != self.watch.choice.chosen
         if is_another:
             self._leave()
-        self.watch.choice = found
+        self.watch.choice = choice
         self._write_plan()
         if is_another:
             raise Reconsidered(self.lease)

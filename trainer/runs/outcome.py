@@ -289,11 +289,11 @@ def _evaluated(training: Session) -> dict[str, Any]:
         A table or metrics that fail are tried again by --resume, and no reason to lose the rest.
     """
     world, folder, data = training.world, training.folder, training.data
-    found = {name: training.predictions(name) for name in _held_out(data)}
+    predicted = {name: training.predictions(name) for name in _held_out(data)}
     metrics: dict[str, Any] = {}
 
     def measure(name: str) -> None:
-        metrics[name] = split_predictions.write_metrics(folder, name, found[name], data)
+        metrics[name] = split_predictions.write_metrics(folder, name, predicted[name], data)
 
     def attempted(file: str, write: Callable[[], None]) -> None:
         attempt(
@@ -304,7 +304,7 @@ def _evaluated(training: Session) -> dict[str, Any]:
             limit_s=training.config.guards.timeout_s,
         )
 
-    for name, predictions in found.items():
+    for name, predictions in predicted.items():
         table = functools.partial(split_predictions.write_table, folder, name, predictions, data)
         for file, write in ((f"{name}.csv", table), (f"{name}.json", functools.partial(measure, name))):
             training.watchdog.beat(f"writing evaluation/{file}", collective=True)

@@ -90,8 +90,12 @@ class PredictionWriter:
         Raises:
             Agreed: another start writes the run folder.
         """
-        known = self._known
-        if known is None or known.link is None or step != known.began + 1 + prediction.CALIBRATION_STEPS:
+        predicted = self._known
+        if (
+            predicted is None
+            or predicted.link is None
+            or step != predicted.began + 1 + prediction.CALIBRATION_STEPS
+        ):
             return
         self._telemetry.flush()
         mine = prediction.computing(self._telemetry.newest(prediction.CALIBRATION_STEPS))
@@ -100,7 +104,7 @@ class PredictionWriter:
         told = self._world.allgather_object([mine, _updating(of_servers)])
         ranks = [(rank[0], rank[1]) for rank, _ in told if rank is not None]
         if len(ranks) == self._world.size:
-            self._known = prediction.after_steps(known, ranks, step, max(servers for _, servers in told))
+            self._known = prediction.after_steps(predicted, ranks, step, max(servers for _, servers in told))
             self._write()
 
     def _write(self) -> None:

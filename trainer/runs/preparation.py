@@ -284,14 +284,14 @@ def _numbers(values: Sequence[Any]) -> Iterator[float]:
             yield value
 
 
-def check(given: ModelConfig, shape: tuple[int, int, int, int], outputs: int, *, dense: bool) -> None:
+def check(config: ModelConfig, shape: tuple[int, int, int, int], outputs: int, *, dense: bool) -> None:
     """Refuse weights that this host's memory cannot hold, before they get values.
 
     Of networks of ours with a large number among their options: another's function may do more than build.
     What is drawn here must not change the first weights, which Keras seeds from Python's generator.
 
     Args:
-        given: which network, with which options.
+        config: which network, with which options.
         shape: (D, H, W, C) of what it takes.
         outputs: their number, for the whole or for each voxel.
         dense: whether it is for each voxel.
@@ -299,16 +299,16 @@ def check(given: ModelConfig, shape: tuple[int, int, int, int], outputs: int, *,
     Raises:
         ModelError: the weights and their gradients need more than there is, or the network cannot be built.
     """
-    if given.name not in models.names() or max(_numbers([given.width, *given.options.values()])) <= _LARGE:
+    if config.name not in models.names() or max(_numbers([config.width, *config.options.values()])) <= _LARGE:
         return
     drawn = random.getstate()
-    outline = models.outline(given.name, shape, outputs, dense=dense, width=given.width, **given.options)
+    outline = models.outline(config.name, shape, outputs, dense=dense, width=config.width, **config.options)
     random.setstate(drawn)
     # Gradients are as large as the weights.
     needed, there = 2 * 4 * outline.count_params(), psutil.virtual_memory().total
     if needed > there:
         raise ModelError(
-            f"{given.name}: its {outline.count_params():,} parameters and their gradients need "
+            f"{config.name}: its {outline.count_params():,} parameters and their gradients need "
             f"{byte_sizes.as_text(needed)}, and this host has {byte_sizes.as_text(there)}.",
             cure="Take a smaller model.width, or smaller model.options.",
             key="model.width",

@@ -57,19 +57,19 @@ def restore(
         if folder.run.is_file():
             check_data(folder, data)
         checkpoint.discard_partial(folder.checkpoints)
-        found = checkpoint.find(folder.checkpoints, identity(folder))
-        for path, reason in found.skipped:
+        newest = checkpoint.find(folder.checkpoints, identity(folder))
+        for path, reason in newest.skipped:
             reporter.note(f"skipped the checkpoint {path}: {reason}.")
         end = finished_cursor(folder, config, patience, steps_per_epoch)
-        if end is not None and (found.path is None or checkpoint.read_cursor(found.path).step < end.step):
+        if end is not None and (newest.path is None or checkpoint.read_cursor(newest.path).step < end.step):
             return with_length(end, folder)
-        if found.path is None and folder.result.is_file():
+        if newest.path is None and folder.result.is_file():
             raise resuming.checkpoints_lost(folder)
-        if found.path is None:
+        if newest.path is None:
             reporter.note(f"{folder.path}: there is no checkpoint to resume from; starting at step 0.")
             return begin()
-        cursor = checkpoint.restore(found.path, model, optimizer)
-        reporter.note(f"resumed from {found.path}")
+        cursor = checkpoint.restore(newest.path, model, optimizer)
+        reporter.note(f"resumed from {newest.path}")
         return cursor
 
     cursor = agree(world, read if world.is_main else lambda: None)

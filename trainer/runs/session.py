@@ -101,12 +101,12 @@ class Session:
         """Let the strategy divide the updates to come anew; returns whether it did; a collective."""
         self.watchdog.beat("deciding how the next update is divided", collective=True)
         left = 0 if self.is_done else self.last_step - self.cursor.step
-        found = self.strategy.replan(self.learner, self.plan, self.cursor.step, left)
-        if found is None:
+        plan = self.strategy.replan(self.learner, self.plan, self.cursor.step, left)
+        if plan is None:
             return False
-        self.plan = found
+        self.plan = plan
         self.clock.expect_tracing()
-        self.reporter.note(f"from update {self.cursor.step + 1} on, {found}")
+        self.reporter.note(f"from update {self.cursor.step + 1} on, {plan}")
         return True
 
     def predictions(self, split: str, *, final: bool = True) -> PredictedRows:
@@ -189,7 +189,7 @@ class Clock:
         self._before = (self._samples, self._seconds, self._waited)
 
     def add_step(self, samples: int, seconds: float, waited: float = 0.0) -> None:
-        """Count a step of so many samples over all ranks, and how many of its seconds it waited for input."""
+        """Count a step of `samples` samples over all ranks, and how many of its seconds waited for input."""
         if self._traced:
             self._samples += samples
             self._seconds += seconds

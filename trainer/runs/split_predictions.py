@@ -45,36 +45,36 @@ def collect(
             yield batch
         beat(f"collecting the {split} predictions", collective=True)
 
-    found = learner.evaluate(
+    predicted = learner.evaluate(
         beating(),
         lambda y, out: data.task.collected(y, out, final=final),
         preparation.of_whole_volumes(config, data, learner.predict),
     )
-    if tuple(found.rows.tolist()) != tuple(sorted(data.rows(split))):
+    if tuple(predicted.rows.tolist()) != tuple(sorted(data.rows(split))):
         raise RuntimeError(f"not every volume of the {split} split was evaluated exactly once")
-    return found
+    return predicted
 
 
-def write(folder: RunFolder, split: str, found: PredictedRows, data: Data) -> dict[str, Any]:
+def write(folder: RunFolder, split: str, predicted: PredictedRows, data: Data) -> dict[str, Any]:
     """Write evaluation/<split>.csv, then .json; return the metrics."""
-    write_table(folder, split, found, data)
-    return write_metrics(folder, split, found, data)
+    write_table(folder, split, predicted, data)
+    return write_metrics(folder, split, predicted, data)
 
 
-def write_table(folder: RunFolder, split: str, found: PredictedRows, data: Data) -> None:
+def write_table(folder: RunFolder, split: str, predicted: PredictedRows, data: Data) -> None:
     """Write evaluation/<split>.csv, a line per volume."""
-    header, lines = data.task.table(found.rows, found.targets, found.outputs, data.shards.volumes)
+    header, lines = data.task.table(predicted.rows, predicted.targets, predicted.outputs, data.shards.volumes)
     make_folder(folder.evaluation)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([header, *lines])
     write_text(folder.evaluation / f"{split}.csv", text.getvalue())
 
 
-def write_metrics(folder: RunFolder, split: str, found: PredictedRows, data: Data) -> dict[str, Any]:
+def write_metrics(folder: RunFolder, split: str, predicted: PredictedRows, data: Data) -> dict[str, Any]:
     """Write evaluation/<split>.json; return the metrics."""
     task = data.task
-    subjects = [data.shards.volumes[row].subject for row in found.rows]
-    metrics = task.metrics(found.targets, found.outputs, subjects)
+    subjects = [data.shards.volumes[row].subject for row in predicted.rows]
+    metrics = task.metrics(predicted.targets, predicted.outputs, subjects)
     about = {"split": split, "task": task.name, "classes": list(task.classes)}
     write_json(folder.evaluation / f"{split}.json", {**about, **metrics})
     return metrics

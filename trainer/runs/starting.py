@@ -202,13 +202,13 @@ def open_folder(
     folder.write_config(config)
     again = Resumption(step=cursor.step, time=record.now(), start=start)
     run_id = (before and before.id) or _id_of_checkpoint(folder, cursor) or secrets.token_hex(8)
-    known = {
+    facts = {
         "id": run_id,
         "started": (before and before.started) or record.now(),
         "resumed_from": [*before.resumed_from, again] if before else [],
         "cycles": list(cursor.cycles),
     }
-    ran.model_copy(update=known).write(folder.run)
+    ran.model_copy(update=facts).write(folder.run)
     record.write_json(folder.plan, plan)
     folder.write_rows(cursor.rows)
     json_lines.cut(folder.path, cursor.step)

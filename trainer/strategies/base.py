@@ -214,10 +214,10 @@ class Strategy(ABC):
         return self.config.train.strategy.name
 
     def members(self, processes: int) -> Members:
-        """Return who takes part, of so many launched processes, and what they need of each other.
+        """Return which of `processes` launched processes take part, and what they need of each other.
 
         Raises:
-            ConfigError: these are too few.
+            ConfigError: there are too few processes.
         """
         return Members()
 

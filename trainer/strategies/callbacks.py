@@ -69,16 +69,16 @@ class SameStart(keras.callbacks.Callback):
         Raises:
             ConfigError: several ranks, but an optimizer would leave each on its own.
         """
-        found = _optimizers(self.model)
+        optimizers = _optimizers(self.model)
         if self._world.size > 1:
-            _check(found)
+            _check(optimizers)
         self._waits_for_weights = not self.model.built
         if self._waits_for_weights:
             return
-        if list(found) == ["optimizer"] and not self.model.optimizer.built:
+        if list(optimizers) == ["optimizer"] and not self.model.optimizer.built:
             self.model.optimizer.build(self.model.trainable_variables)
         self._broadcast()
-        cannot = not self._compiles or list(found) != ["optimizer"]
+        cannot = not self._compiles or list(optimizers) != ["optimizer"]
         if not self._world.any(cannot):
             mine = Updated((self.model.optimizer,), tuple(self.model.trainable_variables))
             # Started again, a script goes on as it did: no timing decides.
@@ -98,14 +98,16 @@ class SameStart(keras.callbacks.Callback):
 
 def _optimizers(model: keras.Model) -> dict[str, keras.Optimizer]:
     """Optimizers of a model by attribute; but for Keras' own choice, beside others that a step updates by."""
-    found = {name: one for name, one in vars(model).items() if isinstance(one, keras.optimizers.Optimizer)}
-    chosen: Any = found.get("optimizer")
-    if len(found) > 1 and type(chosen) is keras.optimizers.RMSprop:
+    optimizers = {
+        name: one for name, one in vars(model).items() if isinstance(one, keras.optimizers.Optimizer)
+    }
+    chosen: Any = optimizers.get("optimizer")
+    if len(optimizers) > 1 and type(chosen) is keras.optimizers.RMSprop:
         # As `compile()` without an optimizer has it.
         settings = keras.optimizers.RMSprop().get_config() | {"name": chosen.name}
         if chosen.get_config() == settings:
-            del found["optimizer"]
-    return found
+            del optimizers["optimizer"]
+    return optimizers
 
 
 def _check(optimizers: dict[str, keras.Optimizer]) -> None:

@@ -80,7 +80,7 @@ def network(model: keras.Model, way: Way, *, ranks: int, bucket_mb: float) -> Ne
 
 
 def choose(
-    wanted: str,
+    setting: str,
     passes: Passes,
     samples: int,
     world: World,
@@ -92,7 +92,7 @@ def choose(
     """Decide for all ranks how passes are computed, and take that way; a collective.
 
     Args:
-        wanted: `train.compile`.
+        setting: `train.compile`.
         passes: of this rank.
         samples: of a micro-batch that this rank takes.
         world: all ranks.
@@ -106,12 +106,12 @@ def choose(
     Raises:
         Agreed: passes were to be compiled, and cannot be on some rank.
     """
-    chosen = PassesOfRun(why=_why_not(wanted, Devices.of(world), before, updates))
+    chosen = PassesOfRun(why=_why_not(setting, Devices.of(world), before, updates))
     if not chosen.why:
         kept = tuple(way for way in passes.ways if way == before and way != "none")
         ways = kept or passes.ways
         faults = _faults(passes, ways, samples, world)
-        if wanted == "xla" and all(way in faults for way in ways if way != "none"):
+        if setting == "xla" and all(way in faults for way in ways if way != "none"):
             raise Agreed(
                 ConfigError(
                     f"train.compile: XLA cannot compile the network ({next(iter(faults.values()))}).",
@@ -119,7 +119,7 @@ def choose(
                     key="train.compile",
                 )
             )
-        ways = tuple(way for way in ways if way not in faults and not (wanted == "xla" and way == "none"))
+        ways = tuple(way for way in ways if way not in faults and not (setting == "xla" and way == "none"))
         chosen = _chosen(passes, ways, faults, samples, world, by_time)
         if kept and chosen.way in kept:
             chosen = PassesOfRun(way=chosen.way, why="as this run has computed them so far")
@@ -127,16 +127,16 @@ def choose(
     return chosen
 
 
-def _why_not(wanted: str, devices: Devices, before: str | None, updates: int | None) -> str:
-    if wanted == "none":
+def _why_not(setting: str, devices: Devices, before: str | None, updates: int | None) -> str:
+    if setting == "none":
         return "train.compile is none"
     if not devices.are_gpus:
         return "on processors they are faster uncompiled"
-    if wanted == "auto" and before == "none":
+    if setting == "auto" and before == "none":
         return "as this run has computed them so far"
     if devices.unlike:
         return devices.unlike
-    if wanted == "auto" and before is None and updates is not None and updates < FEW_UPDATES:
+    if setting == "auto" and before is None and updates is not None and updates < FEW_UPDATES:
         return f"fewer than {FEW_UPDATES} updates are to come"
     return ""
 
@@ -199,12 +199,12 @@ def _alone(segment: _Segment) -> Network:
 
 def _other_draws(graph: Any) -> str:
     """Why layers would draw other numbers than uncompiled, one line; empty where they would not."""
-    for one in graph.as_graph_def().library.function:
-        kinds = {node.op for node in one.node_def if node.op.startswith("StatelessRandom")}
+    for function in graph.as_graph_def().library.function:
+        kinds = {node.op for node in function.node_def if node.op.startswith("StatelessRandom")}
         if any("Normal" in kind for kind in kinds):
             return "it draws normal numbers, of which XLA makes others"
         # Draws are counted in the order of the whole backward pass, which such a function does not see.
-        if kinds and one.signature.name.startswith("__inference___backward_function"):
+        if kinds and function.signature.name.startswith("__inference___backward_function"):
             return "it draws at random in what the backward pass computes again"
     return ""
 
@@ -228,17 +228,17 @@ def _seconds(passes: Passes, way: Way, samples: int) -> float:
 def _step(passes: Passes, run: Network, reduce: Callable[[Sequence[Any]], Sequence[Any]] = list) -> Any:
     """Both passes of what `run` returns, from a list of tensors, samples first."""
 
-    def passed(given: list[Any]) -> list[Any]:
-        model, samples = passes.model, given[0].shape[0]
+    def passed(tensors: list[Any]) -> list[Any]:
+        model, samples = passes.model, tensors[0].shape[0]
         x = _packed([_zeros(one, samples) for one in model.inputs])
         drawn = passes.draws.of_pass(x, 0, SamplesOfPass(((0, samples),), whole=True))
         with drawn as passing, tf.GradientTape() as tape:
-            tape.watch(given)
-            sums = [tf.reduce_sum(tf.cast(one, tf.float32)) for one in tf.nest.flatten(run(given))]
+            tape.watch(tensors)
+            sums = [tf.reduce_sum(tf.cast(one, tf.float32)) for one in tf.nest.flatten(run(tensors))]
             loss = tf.add_n([*sums, *(tf.cast(extra, tf.float32) for extra in model.losses)])
         with passing.backward():
             weights = [v.value for v in model.trainable_variables]
-            gradients, _ = tape.gradient(loss, (weights, given))
+            gradients, _ = tape.gradient(loss, (weights, tensors))
         return [g for g in reduce(gradients) if g is not None]
 
     return tf.function(passed, autograph=False, jit_compile=False)

@@ -105,23 +105,23 @@ def trial(optimizer: keras.Optimizer, variables: Sequence[Any]) -> Trial:
     rate = tf.convert_to_tensor(inner.learning_rate)
     kept = [(v, v.numpy()) for v in (*inner.variables, *variables)]
     ways = (inner.plain_update, inner.compiled_update)
-    found: dict[Any, list[float]] = {
+    timings: dict[Any, list[float]] = {
         tf.function(functools.partial(way, list(variables)), autograph=False, jit_compile=False): []
         for way in ways
     }
     fault = ""
     try:
-        for one in found:
-            one(gradients, rate)  # traced and compiled
+        for update in timings:
+            update(gradients, rate)  # traced and compiled
         for _ in range(_ROUNDS):
-            for one, seconds in found.items():
-                seconds.append(_timed(one, gradients, rate))
+            for update, seconds in timings.items():
+                seconds.append(_timed(update, gradients, rate))
     except (tf.errors.OpError, ValueError) as error:  # XLA's, such as without CUDA's libdevice
         fault = str(error).strip().partition("\n")[0][:200]
     finally:
         for variable, value in kept:
             variable.assign(value)
-    fastest = [min(seconds, default=math.inf) for seconds in found.values()]
+    fastest = [min(seconds, default=math.inf) for seconds in timings.values()]
     return Trial(fastest[0], math.inf if fault else fastest[1], fault)
 
 
@@ -148,7 +148,7 @@ class Devices:
 
 
 def choose(
-    wanted: str,
+    setting: str,
     updated: Updated,
     world: World,
     *,
@@ -159,7 +159,7 @@ def choose(
     """Decide for all ranks whether the update is compiled, and set it; a collective.
 
     Args:
-        wanted: `train.compile`.
+        setting: `train.compile`.
         updated: by this rank.
         world: all ranks.
         before: how the run that goes on has updated; None for a new one.
@@ -176,13 +176,13 @@ def choose(
     devices = Devices.of(world)
     largest = max(world.allgather_object(sum(math.prod(v.shape) for v in variables)))
     why = ""
-    if wanted == "none":
+    if setting == "none":
         why = "train.compile is none"
-    elif wanted == "auto" and before is False:
+    elif setting == "auto" and before is False:
         why = "as this run has updated so far"
     elif devices.unlike:
         why = devices.unlike
-    elif wanted == "auto" and before is None:
+    elif setting == "auto" and before is None:
         if not devices.are_gpus and largest < LEAST:
             why = f"no rank updates {LEAST:,} weights or more"
         elif updates is not None and updates < FEW_UPDATES:
@@ -192,18 +192,18 @@ def choose(
     else:
         mine = trial(optimizer, variables) if variables else Trial(0.0, 0.0)
         tried = [Trial(*one) for one in world.allgather_object(dataclasses.astuple(mine))]
-        chosen = _judged(wanted, before, by_time, tried)
+        chosen = _judged(setting, before, by_time, tried)
     for one in updated.optimizers:
         set_compiled(one, chosen.compiled)
     return chosen
 
 
-def _judged(wanted: str, before: bool | None, by_time: bool, tried: Sequence[Trial]) -> UpdateOfRun:
+def _judged(setting: str, before: bool | None, by_time: bool, tried: Sequence[Trial]) -> UpdateOfRun:
     """Decide by what all ranks found; all of them wait for the slowest."""
     plain, compiled = max(one.plain_s for one in tried), max(one.compiled_s for one in tried)
     times = {"plain_ms": _ms(plain), "compiled_ms": _ms(compiled)}
     fault = next((f"rank {rank}: {one.fault}" for rank, one in enumerate(tried) if one.fault), "")
-    if fault and wanted == "xla":
+    if fault and setting == "xla":
         raise Agreed(
             ConfigError(
                 f"train.compile: XLA cannot compile the update ({fault}).",
@@ -213,7 +213,7 @@ def _judged(wanted: str, before: bool | None, by_time: bool, tried: Sequence[Tri
         )
     if fault:
         return UpdateOfRun(compiled=False, why=f"XLA cannot compile it ({fault})", **times)
-    if wanted == "xla":
+    if setting == "xla":
         return UpdateOfRun(compiled=True, why="train.compile is xla", **times)
     if before:
         return UpdateOfRun(compiled=True, why="as this run has updated so far", **times)

@@ -117,7 +117,7 @@ class PhiloxStream:
 
 
 def _counts(numbers: Any) -> Any:
-    """Counts that make so many numbers, of which those of a sample's last count may be left."""
+    """Return how many counts make `numbers` numbers; some of a sample's last count may be left over."""
     return -(-numbers // WORDS)
 
 

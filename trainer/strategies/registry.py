@@ -49,8 +49,8 @@ def _key(config: RunConfig) -> str:
 def _own(name: str, config: RunConfig) -> Strategy:
     from trainer.models import own  # which imports Keras
 
-    found = own.find(name, what="strategy", error=ConfigError)
-    if not (isinstance(found, type) and issubclass(found, Strategy)):
+    kind = own.find(name, what="strategy", error=ConfigError)
+    if not (isinstance(kind, type) and issubclass(kind, Strategy)):
         raise ConfigError(
             f"train.strategy: {name} is not a strategy.",
             cure="It must be a subclass of trainer.strategies.base.Strategy: docs/how-to/own-strategy.md.",
@@ -58,14 +58,14 @@ def _own(name: str, config: RunConfig) -> Strategy:
         )
     options = getattr(config.train.strategy, "options", {})
     try:
-        read = found.Options.model_validate(options)
+        read = kind.Options.model_validate(options)
     except ValidationError as error:
-        said = [
-            explaining.explain("train.strategy.options", problem, found.Options)
+        lines = [
+            explaining.explain("train.strategy.options", problem, kind.Options)
             for problem in explaining.apart(error.errors())
         ]
-        raise ConfigError(explaining.screenful(said, len(said)), key="train.strategy.options") from None
+        raise ConfigError(explaining.screenful(lines, len(lines)), key="train.strategy.options") from None
     with own.errors_with_place(name, what="strategy", error=ConfigError):
-        made = found(config)
+        made = kind(config)
     made.options = read
     return made

@@ -31,22 +31,22 @@ def check(ring: RingConfig, world: World) -> None:
             )
 
 
-def differing(ring: RingConfig, found: Mapping[str, int]) -> list[str]:
+def differing(ring: RingConfig, settings: Mapping[str, int]) -> list[str]:
     """Return wrong settings of MPI for an algorithm, such as "coll_tuned_bcast_algorithm is 1, not 6".
 
     Args:
         ring: names the algorithm.
-        found: of `horovod_world.mpi_settings`.
+        settings: of `horovod_world.mpi_settings`.
     """
-    wanted = {
+    expected = {
         key.removeprefix("OMPI_MCA_"): int(value) for key, value in launch.ALGORITHMS[ring.algorithm].items()
     }
     # Without it, none of the others has any effect.
-    wanted["coll_tuned_use_dynamic_rules"] = 1
+    expected["coll_tuned_use_dynamic_rules"] = 1
     return [
-        f"{name} is {found.get(name, 'unknown')}, not {value}"
-        for name, value in wanted.items()
-        if found.get(name) != value
+        f"{name} is {settings.get(name, 'unknown')}, not {value}"
+        for name, value in expected.items()
+        if settings.get(name) != value
     ]
 
 

@@ -147,7 +147,7 @@ class RunSchedule(keras.optimizers.schedules.LearningRateSchedule):
         return ops.where(update < self.warmup_steps, rising, rate)
 
     def _fallen(self, update: Any, steps: int) -> Any:
-        """Share of the peak that is left at an update after the warm-up, in a cycle of so many."""
+        """Return the share of the peak that is left after the warm-up, at an update in a cycle of `steps`."""
         ops = keras.ops
         if self.kind == "cosine":
             length = max(1, steps - self.warmup_steps)

@@ -162,11 +162,11 @@ def _cure(part: Any) -> str:
     )
 
 
-def _is_batched(dataset: Any, said: bool | None) -> bool:
+def _is_batched(dataset: Any, batched: bool | None) -> bool:
     """Whether elements are batches: what the caller says, or what is certain.
 
     Raises:
-        InputError: it is not certain and was not said, or what was said cannot be.
+        InputError: it is not certain and the caller did not say, or what the caller says cannot be.
     """
     import tensorflow as tf
 
@@ -175,18 +175,18 @@ def _is_batched(dataset: Any, said: bool | None) -> bool:
     # A batch has the same number of samples in front of each of its parts.
     samples = any(shape.rank == 0 for shape in shapes) or len(firsts - {None}) > 1
     shown = ", ".join(str(shape) for shape in shapes[:4])
-    if said and samples:
+    if batched and samples:
         raise InputError(
             f"trainer.shard: batched=True, but the dataset's elements ({shown}) are no batches.",
             cure="Leave batched=True away, or put .batch(...) before shard.",
         )
-    if said is None and not samples:
+    if batched is None and not samples:
         raise InputError(
             f"trainer.shard: the dataset's elements ({shown}) may be samples or batches; taken for the wrong "
             "one, each rank would get half of every volume, or too few batches.",
             cure="Say it: trainer.shard(dataset, batched=False) before .batch(...), batched=True after it.",
         )
-    return bool(said)
+    return bool(batched)
 
 
 def _dataset_share(dataset: Any, world: worlds.World, *, batched: bool) -> Any:
@@ -196,15 +196,15 @@ def _dataset_share(dataset: Any, world: worlds.World, *, batched: bool) -> Any:
         return dataset
     if batched:
         return dataset.map(lambda *batch: _unwrapped([_part(b, world) for b in batch]))
-    known = int(dataset.cardinality())
-    if 0 <= known < world.size:
+    elements = int(dataset.cardinality())
+    if 0 <= elements < world.size:
         raise ConfigError(
-            f"trainer.shard: {known} element(s) are too few for {world.size} ranks.",
+            f"trainer.shard: {elements} element(s) are too few for {world.size} ranks.",
             cure="Start fewer ranks. If they are batches: trainer.shard(dataset, batched=True).",
         )
-    if known > 0:
-        return dataset.shard(world.size, world.rank).take(known // world.size)
-    if known == tf.data.INFINITE_CARDINALITY:
+    if elements > 0:
+        return dataset.shard(world.size, world.rank).take(elements // world.size)
+    if elements == tf.data.INFINITE_CARDINALITY:
         return dataset.shard(world.size, world.rank)
     # Unknown number: a window of one element per rank is taken whole or not at all.
     windows = dataset.batch(world.size, drop_remainder=True)

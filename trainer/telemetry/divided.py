@@ -49,12 +49,12 @@ def evidence(lost: Losses, telemetry: RunTelemetry, facts: RunFacts) -> Iterator
     waits = {rank: _waits(own) for rank, own in telemetry.steps.items() if rank in lost.of_rank}
     for rank in sorted(waits, key=lambda r: -sum(s for s, _ in waits[r].values()))[:MOST_RANKS]:
         peers = sorted(waits[rank], key=lambda peer: -waits[rank][peer][0])[:MOST_RANKS]
-        said = [
+        waiting = [
             f"{duration(seconds)} for {facts.name(peer)}, from which {as_text(round(size))} come"
             for peer, (seconds, size) in ((peer, waits[rank][peer]) for peer in peers)
         ]
-        if said:
-            yield f"{facts.name(rank)} waits for messages in each step: {'; '.join(said)}"
+        if waiting:
+            yield f"{facts.name(rank)} waits for messages in each step: {'; '.join(waiting)}"
     if lost.straggler > 0 and len(facts.flops) == len(lost.of_rank) > 1 and sum(facts.flops) > 0:
         late = latest(lost)
         given, took = facts.flops[late] / sum(facts.flops), lost.of_rank[late] / sum(lost.of_rank.values())
@@ -143,25 +143,25 @@ def _data(facts: RunFacts, ranks: int) -> Iterator[tuple[dict[str, Any], str]]:
 
 def compact(count: int) -> list[int]:
     """Return three numbers whose product is `count`, as equal as can be, the largest first."""
-    found = [
+    triples = [
         (first, second, count // (first * second))
         for first in range(1, count + 1)
         if count % first == 0
         for second in range(1, first + 1)
         if count // first % second == 0 and count // (first * second) <= second
     ]
-    return list(min(found, key=sum))
+    return list(min(triples, key=sum))
 
 
 def _waits(steps: Sequence[Step]) -> dict[int, tuple[float, float]]:
-    """Peer -> mean seconds of waiting for its messages in a step, and mean bytes that came from it."""
+    """Return peer -> mean seconds of waiting for its messages in a step, and mean bytes that came from it."""
     counted = [step for step in steps if not step.first][-LAST:]
-    found: dict[int, tuple[float, float]] = {}
+    waits: dict[int, tuple[float, float]] = {}
     for one in (one for step in counted for one in step.transfers):
         if one.kind == "wait" and one.peer is not None:
-            seconds, size = found.get(one.peer, (0.0, 0.0))
-            found[one.peer] = seconds + one.seconds, size + one.bytes
-    return {peer: (s / len(counted), size / len(counted)) for peer, (s, size) in found.items()}
+            seconds, size = waits.get(one.peer, (0.0, 0.0))
+            waits[one.peer] = seconds + one.seconds, size + one.bytes
+    return {peer: (s / len(counted), size / len(counted)) for peer, (s, size) in waits.items()}
 
 
 def _has_plan(facts: RunFacts) -> bool:

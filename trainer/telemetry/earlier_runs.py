@@ -70,11 +70,11 @@ def pace(config: RunConfig, processes: Processes) -> Pace | None:
         if time.monotonic() > end:
             return None
         try:
-            found = _of(folder, config, processes)
+            earlier = _of(folder, config, processes)
         except (CingulumError, OSError, KeyError, TypeError, ValueError):
             continue
-        if found is not None:
-            return found
+        if earlier is not None:
+            return earlier
     return None
 
 
@@ -113,11 +113,11 @@ def epochs_to(folder: RunFolder, metric: str, value: float) -> int:
 
 
 def _of(folder: RunFolder, config: RunConfig, processes: Processes) -> Pace | None:
-    known = RunRecord.read(folder.run)
+    run = RunRecord.read(folder.run)
     # Servers on hosts of their own are no ranks.
-    apart = known.servers if getattr(config.train.strategy, "placement", "") == "separate" else []
-    count = (known.world_size or 0) + len(apart)
-    if Processes(count, len({*known.hosts, *apart}), any(known.gpus)) != processes:
+    apart = run.servers if getattr(config.train.strategy, "placement", "") == "separate" else []
+    count = (run.world_size or 0) + len(apart)
+    if Processes(count, len({*run.hosts, *apart}), any(run.gpus)) != processes:
         return None
     if set(record.differences(record.load_config(folder), config)) - set(_OTHERWISE):
         return None

@@ -67,20 +67,24 @@ def evidence(
     bound: str, cause: str | None, lost: Losses, telemetry: RunTelemetry, facts: RunFacts
 ) -> tuple[str, ...]:
     """Return the figures behind the verdict, and what else costs time, a sentence each."""
-    found = [_breakdown(lost, facts), *_of_input(lost, facts)]
+    sentences = [_breakdown(lost, facts), *_of_input(lost, facts)]
     if facts.is_divided:
-        found += [*divided.evidence(lost, telemetry, facts), *_of_ranks(lost, facts)]
-        found += _slow_part(lost, telemetry)
+        sentences += [*divided.evidence(lost, telemetry, facts), *_of_ranks(lost, facts)]
+        sentences += _slow_part(lost, telemetry)
     elif len(lost.of_rank) > 1 or facts.servers:
-        found += [*_of_communication(lost, facts), *_of_servers(telemetry, facts), *_of_ranks(lost, facts)]
-        found += _slow_part(lost, telemetry)
-    found += [*_of_hosts(telemetry, lost.step), *_outside(telemetry)]
+        sentences += [
+            *_of_communication(lost, facts),
+            *_of_servers(telemetry, facts),
+            *_of_ranks(lost, facts),
+        ]
+        sentences += _slow_part(lost, telemetry)
+    sentences += [*_of_hosts(telemetry, lost.step), *_outside(telemetry)]
     if bound in ("compute", "network") and cause == "small steps":
-        found.append(
+        sentences.append(
             f"fetching a batch, updating, starting the step and similar work take {duration(lost.fixed)}, "
             f"{lost.fixed / lost.step:.0%} of it, whatever the batch"
         )
-    return tuple(found)
+    return tuple(sentences)
 
 
 def is_servers(telemetry: RunTelemetry, facts: RunFacts) -> bool:

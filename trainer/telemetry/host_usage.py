@@ -153,8 +153,8 @@ def _joined(epoch: int, step: int, ranks: tuple[int, ...], readings: list[dict[s
 
 
 def _gpus(samples: list[list[dict[str, Any]]], seconds: float) -> list[dict[str, Any]]:
-    """Each GPU over some time: means, the most memory, and its energy, from the counter or from the power."""
-    found = []
+    """Return each GPU's means, most memory, and energy (by its counter, else its power) over `seconds`."""
+    gpus = []
     for of_one in zip(*filter(None, samples), strict=True):
         power = _mean([sample["power_w"] for sample in of_one])
         counted = [sample["energy_j"] for sample in of_one]
@@ -163,7 +163,7 @@ def _gpus(samples: list[list[dict[str, Any]]], seconds: float) -> list[dict[str,
         else:
             joules = None if power is None else power * seconds
         memory = [sample["memory_bytes"] for sample in of_one if sample["memory_bytes"] is not None]
-        found.append(
+        gpus.append(
             {
                 "uuid": of_one[0]["uuid"],
                 "name": of_one[0]["name"],
@@ -173,7 +173,7 @@ def _gpus(samples: list[list[dict[str, Any]]], seconds: float) -> list[dict[str,
                 "energy_j": joules,
             }
         )
-    return found
+    return gpus
 
 
 def _mean(values: list[float | None]) -> float | None:
@@ -199,7 +199,7 @@ GPUS = "the GPUs (NVML)"
 
 
 def estimate(seconds: float, cores: int, busy_s: float) -> float:
-    """Return the joules of so many cores that were busy for `busy_s` core seconds out of `seconds` each."""
+    """Return the joules of `cores` cores that were busy for `busy_s` core seconds out of `seconds` each."""
     return IDLE_W * seconds * cores + (BUSY_W - IDLE_W) * busy_s
 
 
@@ -278,13 +278,13 @@ class Gpus:
         What a GPU does not report is None. `energy_j` is counted since its driver was loaded.
         """
         nvml = self._library
-        found = []
+        gpus = []
         for uuid, device in self._devices:
             used = self._ask(nvml.nvmlDeviceGetUtilizationRates, device)
             memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, device)
             milliwatts = self._ask(nvml.nvmlDeviceGetPowerUsage, device)
             millijoules = self._ask(nvml.nvmlDeviceGetTotalEnergyConsumption, device)
-            found.append(
+            gpus.append(
                 {
                     "uuid": uuid,
                     "name": str(self._ask(nvml.nvmlDeviceGetName, device)),
@@ -294,7 +294,7 @@ class Gpus:
                     "energy_j": None if millijoules is None else millijoules / 1000,
                 }
             )
-        return found
+        return gpus
 
     def _ask(self, question: Any, device: Any) -> Any:
         try:
@@ -335,22 +335,22 @@ def read(infiniband: Path = _INFINIBAND) -> Counters:
     made-up tree of files, not on such hardware.
     """
     kernel = psutil.net_io_counters(pernic=True, nowrap=True)
-    found: Counters = {name: (count.bytes_sent, count.bytes_recv) for name, count in kernel.items()}
+    counters: Counters = {name: (count.bytes_sent, count.bytes_recv) for name, count in kernel.items()}
     for port in sorted(infiniband.glob("*/ports/*")):
         with contextlib.suppress(OSError, ValueError):  # a port without counters
             sent, received = (
                 int((port / "counters" / f"port_{way}_data").read_text()) * _WORD for way in ("xmit", "rcv")
             )
-            found[f"{port.parents[1].name}/{port.name}"] = (sent, received)
-    return found
+            counters[f"{port.parents[1].name}/{port.name}"] = (sent, received)
+    return counters
 
 
 def between(before: Counters, after: Counters) -> dict[str, Mapping[str, int]]:
     """Return interface -> {"sent", "received"} bytes between two readings; idle interfaces are left out."""
-    found: dict[str, Mapping[str, int]] = {}
+    traffic: dict[str, Mapping[str, int]] = {}
     for name, (sent, received) in after.items():
         sent_before, received_before = before.get(name, (0, 0))
         moved = {"sent": sent - sent_before, "received": received - received_before}
         if any(moved.values()):
-            found[name] = moved
-    return found
+            traffic[name] = moved
+    return traffic

@@ -30,9 +30,9 @@ def measure(world: World) -> list[Timed]:
     """
     import tensorflow as tf
 
-    found: list[Timed] = []
+    timings: list[Timed] = []
     for size in SIZES:
-        if (REPEATS + 1) * expected(found, size) > MOST_S:
+        if (REPEATS + 1) * expected(timings, size) > MOST_S:
             break
         zeros = tf.constant(np.zeros(size // 4, np.float32))
         took = []
@@ -41,14 +41,14 @@ def measure(world: World) -> list[Timed]:
             world.grouped_allreduce([zeros], "sum", name=f"link_probe_{size}")[0].numpy()
             took.append(time.perf_counter() - began)
         # Every rank goes on, or ends, by the same number.
-        found.append(Timed(size, max(world.allgather_object(statistics.median(took[1:])))))
-    return found
+        timings.append(Timed(size, max(world.allgather_object(statistics.median(took[1:])))))
+    return timings
 
 
-def expected(found: Sequence[Timed], size: int) -> float:
+def expected(timings: Sequence[Timed], size: int) -> float:
     """Return the seconds of an all-reduce of `size` bytes, by the last two that were timed; 0 before."""
-    if len(found) < 2:
+    if len(timings) < 2:
         return 0.0
-    before, last = found[-2:]
+    before, last = timings[-2:]
     per_byte = max(0.0, last.seconds - before.seconds) / (last.size - before.size)
     return last.seconds + per_byte * (size - last.size)

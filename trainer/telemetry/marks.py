@@ -91,13 +91,13 @@ def intervals(call: Call) -> Iterator[Interval]:
 
 
 def _ends(stamps: list[float], last: float) -> list[float]:
-    """When passes that follow each other ended, at the latest.
+    """Return when passes that follow each other ended, at the latest.
 
     A timestamp may be taken later than its pass ends, even after the end of the next one; a pass ends before
     the next one does.
     """
-    found: list[float] = []
+    ends: list[float] = []
     for stamp in reversed(stamps):
         last = min(last, stamp)
-        found.insert(0, last)
-    return found
+        ends.insert(0, last)
+    return ends

@@ -17,17 +17,17 @@ def steps(recorded: Iterable[StepIntervals]) -> list[Step]:
     return [_step(one) for one in recorded]
 
 
-def _step(one: StepIntervals) -> Step:
-    seconds, overlapped = spent(one.intervals)
+def _step(step: StepIntervals) -> Step:
+    seconds, overlapped = spent(step.intervals)
     input_wait, forward, backward, update = (
         round(seconds.get(kind, 0.0), _DIGITS) for kind in (INPUT, "forward", "backward", "update")
     )
     exposed = round(sum(seconds[kind] for kind in seconds if kind in _COMMUNICATION), _DIGITS)
-    rest = round(one.seconds - input_wait - forward - backward - exposed - update, _DIGITS)
+    rest = round(step.seconds - input_wait - forward - backward - exposed - update, _DIGITS)
     return Step(
-        step=one.step,
+        step=step.step,
         # Two clocks may differ by microseconds: the rest is not negative, and the parts add up.
-        seconds=round(one.seconds + max(-rest, 0.0), _DIGITS),
+        seconds=round(step.seconds + max(-rest, 0.0), _DIGITS),
         input_wait=input_wait,
         forward=forward,
         backward=backward,
@@ -35,9 +35,9 @@ def _step(one: StepIntervals) -> Step:
         overlapped=round(overlapped, _DIGITS),
         update=update,
         other=max(rest, 0.0),
-        first=one.first,
+        first=step.first,
         transfers=tuple(
             Transfer(kind, peer, size, round(took, _DIGITS))
-            for kind, peer, size, took in transfers(one.intervals)
+            for kind, peer, size, took in transfers(step.intervals)
         ),
     )

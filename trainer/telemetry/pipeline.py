@@ -39,21 +39,21 @@ def segments(step: StepIntervals, began: float) -> list[Segment]:
         step: of the rank.
         began: moment that counts as 0.
     """
-    waits = sorted((one.start, one.end) for one in step.intervals if one.kind in WAITS)
-    found: list[Segment] = []
-    for one in step.intervals:
-        if one.micro is None:
+    waits = sorted((interval.start, interval.end) for interval in step.intervals if interval.kind in WAITS)
+    work: list[Segment] = []
+    for interval in step.intervals:
+        if interval.micro is None:
             continue
-        start = one.start
+        start = interval.start
         for wait_start, wait_end in waits:
-            if wait_end <= start or wait_start >= one.end:
+            if wait_end <= start or wait_start >= interval.end:
                 continue
             if wait_start > start:
-                found.append(Segment(one.kind, one.micro, start - began, wait_start - began))
+                work.append(Segment(interval.kind, interval.micro, start - began, wait_start - began))
             start = wait_end
-        if start < one.end:
-            found.append(Segment(one.kind, one.micro, start - began, one.end - began))
-    return found
+        if start < interval.end:
+            work.append(Segment(interval.kind, interval.micro, start - began, interval.end - began))
+    return work
 
 
 def outline(step: StepIntervals) -> dict[str, Any]:

@@ -74,15 +74,15 @@ class RunPrediction(BaseModel):
         path = folder / NAME
         if not path.is_file():
             return None
-        found = record.read_json(path)
-        version = found.get("version") if isinstance(found, dict) else None
+        stored = record.read_json(path)
+        version = stored.get("version") if isinstance(stored, dict) else None
         if isinstance(version, int) and version > VERSION:
             raise RunError(
                 f"{path}: is of version {version}; this cingulum reads versions up to {VERSION}.",
                 cure="Use the cingulum that made this run, or a later one.",
             )
         try:
-            return cls.model_validate(found)
+            return cls.model_validate(stored)
         except ValidationError as error:
             keys = ", ".join(sorted({str(one["loc"][0]) for one in error.errors() if one["loc"]}))
             raise RunError(f"{path}: is damaged ({keys or 'no JSON object'}).") from None
@@ -160,7 +160,7 @@ def computing(steps: Sequence[Step]) -> tuple[float, float] | None:
 
 
 def after_steps(
-    known: RunPrediction, ranks: Sequence[tuple[float, float]], step: int, servers_s: float
+    prediction: RunPrediction, ranks: Sequence[tuple[float, float]], step: int, servers_s: float
 ) -> RunPrediction:
     """Return the prediction with computing seconds, which the first steps told, and the step that follows.
 
@@ -168,17 +168,17 @@ def after_steps(
     are on the way of the weights and count as communication.
 
     Args:
-        known: of `before_steps`.
+        prediction: of `before_steps`.
         ranks: `computing` of each.
         step: the last of those steps; later ones are compared with the prediction.
         servers_s: seconds that the busiest server takes to update.
     """
-    if known.communication_s is None or known.statistics_s is None:
-        return known
+    if prediction.communication_s is None or prediction.statistics_s is None:
+        return prediction
     compute, backward = max(ranks)
-    communication = known.communication_s + servers_s
-    waits = [one + known.statistics_s for one in exposed(communication, backward, known.parts)]
-    return known.model_copy(
+    communication = prediction.communication_s + servers_s
+    waits = [one + prediction.statistics_s for one in exposed(communication, backward, prediction.parts)]
+    return prediction.model_copy(
         update={
             "step": step,
             "servers_s": servers_s,
@@ -192,40 +192,41 @@ def after_steps(
 
 
 def compare(
-    known: RunPrediction, telemetry: RunTelemetry, memory: Sequence[int | None] = ()
+    prediction: RunPrediction, telemetry: RunTelemetry, memory: Sequence[int | None] = ()
 ) -> dict[str, dict[str, float]]:
     """Return predicted, measured and their ratio of each figure that has both; empty where none has.
 
     `counted_bytes`: payload per step in the telemetry of the rank that has most. `crossing_bytes`: what the
     busiest host sends per step, by its interfaces' counters, headers and other programs' bytes included.
     `communication_s`: while gradients were under way, on the rank that was last. `exposed_s`: what it waited
-    after its backward pass. `step_s`. Seconds are medians over the steps after `known.step`. `memory_bytes`:
-    of the rank that needs most.
+    after its backward pass. `step_s`. Seconds are medians over the steps after `prediction.step`.
+    `memory_bytes`: of the rank that needs most.
 
     Args:
-        known: the prediction.
+        prediction: of the run.
         telemetry: of the run.
         memory: bytes that each rank took at most.
     """
     by_rank = [
-        [s for s in own[-LAST:] if s.step > known.step and not s.first] for own in telemetry.steps.values()
+        [s for s in own[-LAST:] if s.step > prediction.step and not s.first]
+        for own in telemetry.steps.values()
     ]
     sizes = [statistics.fmean(sum(t.bytes for t in s.transfers) for s in own) for own in by_rank if own]
     pairs: dict[str, tuple[float | None, float | None]] = {
-        "counted_bytes": (known.counted, max(sizes, default=None)),
-        "crossing_bytes": _busiest_host(known, telemetry),
+        "counted_bytes": (prediction.counted, max(sizes, default=None)),
+        "crossing_bytes": _busiest_host(prediction, telemetry),
     }
-    if known.memory and len(memory) == len(known.memory):
-        pairs["memory_bytes"] = max(zip(known.memory, memory, strict=True), key=lambda pair: pair[0])
+    if prediction.memory and len(memory) == len(prediction.memory):
+        pairs["memory_bytes"] = max(zip(prediction.memory, memory, strict=True), key=lambda pair: pair[0])
     by_step = _common(by_rank)
-    if by_step and known.step_s is not None:
+    if by_step and prediction.step_s is not None:
         measured = {
             "communication_s": [min(sum(t.seconds for t in s.transfers) for s in own) for own in by_step],
             "exposed_s": [min(s.exposed for s in own) for own in by_step],
             "step_s": [statistics.fmean(s.seconds for s in own) for own in by_step],
         }
         for name, values in measured.items():
-            pairs[name] = (getattr(known, name), statistics.median(values))
+            pairs[name] = (getattr(prediction, name), statistics.median(values))
     return {
         name: {"predicted": predicted, "measured": found, "ratio": round(predicted / found, 4)}
         for name, (predicted, found) in pairs.items()
@@ -240,12 +241,12 @@ def _common(by_rank: Sequence[Sequence[Step]]) -> list[list[Step]]:
     return [[own[number] for own in numbered] for number in sorted(common)]
 
 
-def _busiest_host(known: RunPrediction, telemetry: RunTelemetry) -> tuple[float | None, float | None]:
-    """Bytes per step that the busiest host that has counters sends: predicted, and counted in this start."""
-    found = []
+def _busiest_host(prediction: RunPrediction, telemetry: RunTelemetry) -> tuple[float | None, float | None]:
+    """Return bytes per step that the busiest host with counters sends: predicted, counted in this start."""
+    pairs = []
     for host, epochs in telemetry.hosts.items():
-        own = [epoch for epoch in epochs if epoch.step > known.began]
-        if own and host in known.crossing:
+        own = [epoch for epoch in epochs if epoch.step > prediction.began]
+        if own and host in prediction.crossing:
             sent = sum(way["sent"] for e in own for name, way in e.interfaces.items() if name != "lo")
-            found.append((known.crossing[host][0], sent / (own[-1].step - known.began)))
-    return max(found, default=(None, None))
+            pairs.append((prediction.crossing[host][0], sent / (own[-1].step - prediction.began)))
+    return max(pairs, default=(None, None))

@@ -76,7 +76,7 @@ class Recorder:
             self._usage.begin()
 
     def step(self, step: int, seconds: float) -> None:
-        """Close a step that took so many seconds."""
+        """Close a step that took `seconds` seconds."""
         self.timeline.close_step(step, seconds)
         if self.enabled and time.monotonic() - self._flushed > FLUSH_S:
             self.flush()
@@ -122,22 +122,24 @@ class Recorder:
             return {}
         used = self._usage.end()
         self.flush()
-        mine, self._epoch = self._epoch, []
+        own_steps, self._epoch = self._epoch, []
         newest = self._newest and pipeline.outline(self._newest)
-        told = self._world.allgather_object({"means": records.mean(mine), "usage": used, "newest": newest})
-        self.hosts = by_host(epoch, step, [rank["usage"] for rank in told])
+        ranks = self._world.allgather_object(
+            {"means": records.mean(own_steps), "usage": used, "newest": newest}
+        )
+        self.hosts = by_host(epoch, step, [rank["usage"] for rank in ranks])
         if used["is_first"]:
             for host in self.hosts:
                 if host.host == self._world.host:
                     self._append(records.host_file(self._folder, host.host), [dataclasses.asdict(host)])
-        self._draw([one["newest"] for one in told])
-        means = {rank: found["means"] for rank, found in enumerate(told) if found["means"]}
+        self._draw([one["newest"] for one in ranks])
+        means = {rank: found["means"] for rank, found in enumerate(ranks) if found["means"]}
         energy = {"energy_j": round(sum(host.energy_j or 0.0 for host in self.hosts), 3)}
         slowest = records.slowest(means)
         if slowest is None:  # nothing but a first step
             return energy
         place = self._world.hosts[slowest.rank]
-        warning = straggler_warning(slowest, means[slowest.rank], place, len(mine))
+        warning = straggler_warning(slowest, means[slowest.rank], place, len(own_steps))
         if warning is not None:
             say(f"warning: {warning}")
         average = {

@@ -156,7 +156,7 @@ def read(folder: Path, most_bytes: int | None = None) -> RunTelemetry:
 
     Args:
         folder: of the run.
-        most_bytes: of each file of telemetry/, the newest lines within so many bytes; None: all.
+        most_bytes: of each file of telemetry/, the newest lines within that many bytes; None: all.
 
     Raises:
         RunError: a file is damaged.
@@ -259,12 +259,12 @@ def _as(
     most_bytes: int | None = None,
     **made: Callable[[Any], Any],
 ) -> tuple[_Line, ...]:
-    """The lines of a file as values; keys that this version does not know are passed over.
+    """Return the lines of a file as values; keys that this version does not know are passed over.
 
     Args:
         kind: of the values.
         path: of the file.
-        most_bytes: the newest lines within so many bytes, without damaged ones; None: all.
+        most_bytes: only the newest lines within that many bytes, without damaged ones; None: all.
         made: key -> what makes its value; else lists become tuples.
     """
     known = inspect.signature(kind).parameters

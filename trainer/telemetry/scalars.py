@@ -45,15 +45,15 @@ def of_row(row: Mapping[str, Any]) -> dict[str, float]:
 
 def of_hosts(hosts: Sequence[HostEpoch]) -> dict[str, float]:
     """Return each host's processor, memory, interfaces and GPUs, as `hosts/HOST/...`."""
-    found: dict[str, float] = {}
+    scalars: dict[str, float] = {}
     for host in hosts:
-        found[f"hosts/{host.host}/cpu_percent"] = host.cpu_percent
-        found[f"hosts/{host.host}/rss_bytes"] = float(host.rss_bytes)
+        scalars[f"hosts/{host.host}/cpu_percent"] = host.cpu_percent
+        scalars[f"hosts/{host.host}/rss_bytes"] = float(host.rss_bytes)
         for name, moved in host.interfaces.items():
             for way, size in moved.items():
-                found[f"hosts/{host.host}/{name}/{way}_bytes"] = float(size)
+                scalars[f"hosts/{host.host}/{name}/{way}_bytes"] = float(size)
         for number, gpu in enumerate(host.gpus):
             for key, value in gpu.items():
                 if isinstance(value, int | float):
-                    found[f"hosts/{host.host}/gpu_{number}/{key}"] = float(value)
-    return found
+                    scalars[f"hosts/{host.host}/gpu_{number}/{key}"] = float(value)
+    return scalars

@@ -129,7 +129,7 @@ class Timeline:
             self._calls.append((self._layout, marks, time.time()))
 
     def record(self, kind: str, seconds: float, *, peer: int | None = None, size: int = 0) -> None:
-        """Record what this rank did outside of the compiled step, for so many seconds until now.
+        """Record what this rank did outside of the compiled step, for `seconds` seconds until now.
 
         Args:
             kind: see `intervals`.
@@ -288,15 +288,15 @@ def _intervals(
     recorded: list[Interval],
     arrived: list[np.ndarray],
 ) -> StepIntervals:
-    found = list(recorded)
+    intervals = list(recorded)
     for rows in arrived:
-        found += [
+        intervals += [
             Interval("wait", asked, there, int(peer), int(size))
             for asked, there, peer, size in rows[rows[:, 0] >= start].tolist()
         ]
-    came, began = sorted(one.end for one in found if one.kind == "wait"), start
+    came, began = sorted(one.end for one in intervals if one.kind == "wait"), start
     for layout, stamps, ended in calls:
         message = next((moment for moment in came if began <= moment <= ended), began)
-        found += marks.intervals(Call(layout, np.asarray(stamps), ended, message))
+        intervals += marks.intervals(Call(layout, np.asarray(stamps), ended, message))
         began = ended
-    return StepIntervals(step, start, seconds, tuple(found), first)
+    return StepIntervals(step, start, seconds, tuple(intervals), first)

@@ -74,25 +74,25 @@ def text(ranks: Sequence[str], steps: Sequence[tuple[int, int, Sequence[Event]]]
         steps: rank, number of the step, and its events.
     """
     began = min((start for _, _, events in steps for _, _, start, _, _ in events), default=0.0)
-    told: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for rank, named in enumerate(ranks):
-        told.append({"ph": "M", "pid": rank, "name": "process_name", "args": {"name": named}})
+        entries.append({"ph": "M", "pid": rank, "name": "process_name", "args": {"name": named}})
         own = [(step, event) for of_rank, step, events in steps if of_rank == rank for event in events]
         for thread, name in _THREADS.items():
             on_thread = [(step, event) for step, event in own if event[0] == thread]
             for lane, some in enumerate(_lanes(on_thread, began) or [[]]):
                 tid = thread + len(_THREADS) * lane
                 known = {"name": name if not lane else f"{name} {lane + 1}"}
-                told.append({"ph": "M", "pid": rank, "tid": tid, "name": "thread_name", "args": known})
-                told += [{"ph": "X", "pid": rank, "tid": tid, **event} for event in some]
-    return json.dumps({"traceEvents": told, "displayTimeUnit": "ms"})
+                entries.append({"ph": "M", "pid": rank, "tid": tid, "name": "thread_name", "args": known})
+                entries += [{"ph": "X", "pid": rank, "tid": tid, **event} for event in some]
+    return json.dumps({"traceEvents": entries, "displayTimeUnit": "ms"})
 
 
-def _lanes(told: Iterable[tuple[int, Event]], began: float) -> list[list[dict[str, Any]]]:
+def _lanes(events: Iterable[tuple[int, Event]], began: float) -> list[list[dict[str, Any]]]:
     """Divide the events of a thread so that any two of a part lie inside of each other or apart.
 
     Args:
-        told: each with its step.
+        events: each with its step.
         began: moment that counts as 0.
     """
 
@@ -100,12 +100,13 @@ def _lanes(told: Iterable[tuple[int, Event]], began: float) -> list[list[dict[st
         return round((moment - began) * 1e6 * _PARTS)
 
     spans = [
-        (at(start), at(start + seconds), name, known, step) for step, (_, name, start, seconds, known) in told
+        (at(start), at(start + seconds), name, details, step)
+        for step, (_, name, start, seconds, details) in events
     ]
     lanes: list[list[dict[str, Any]]] = []
     # Of each lane, when the events end in which the next one might lie.
     open_until: list[list[int]] = []
-    for begins, ends, name, known, step in sorted(spans, key=lambda span: (span[0], -span[1])):
+    for begins, ends, name, details, step in sorted(spans, key=lambda span: (span[0], -span[1])):
         if ends < begins:
             continue
         lane = next((n for n, within in enumerate(open_until) if _fits(begins, ends, within)), len(lanes))
@@ -114,7 +115,7 @@ def _lanes(told: Iterable[tuple[int, Event]], began: float) -> list[list[dict[st
             open_until.append([])
         open_until[lane].append(ends)
         times = {"ts": begins / _PARTS, "dur": (ends - begins) / _PARTS}
-        lanes[lane].append({"name": name, **times, "args": {"step": step, **known}})
+        lanes[lane].append({"name": name, **times, "args": {"step": step, **details}})
     return lanes
 
 
@@ -126,7 +127,7 @@ def _fits(begins: int, ends: int, open_until: list[int]) -> bool:
 
 
 def _events(line: Mapping[str, Any], path: Path) -> list[Event]:
-    """A step's events, and one for the whole.
+    """Return a step's events, and one for the whole step.
 
     Raises:
         RunError: the line is of no known version.
@@ -134,37 +135,45 @@ def _events(line: Mapping[str, Any], path: Path) -> list[Event]:
     try:
         if "version" not in line:
             return [(*event, {}) for event in line["events"]]
-        found: list[Event] = []
+        events: list[Event] = []
         numbers: dict[str, itertools.count[int]] = {}
         for told in line["intervals"]:
-            one = Interval(*told)
-            number = next(numbers.setdefault(one.kind, itertools.count()))
-            found.append((_thread(one), _name(one, number), one.start, one.end - one.start, _known(one)))
+            interval = Interval(*told)
+            number = next(numbers.setdefault(interval.kind, itertools.count()))
+            events.append(
+                (
+                    _thread(interval),
+                    _name(interval, number),
+                    interval.start,
+                    interval.end - interval.start,
+                    _known(interval),
+                )
+            )
         # By another clock than they are, it might begin or end microseconds inside of them.
-        own = [(start, start + seconds) for thread, _, start, seconds, _ in found if thread == STEP]
+        own = [(start, start + seconds) for thread, _, start, seconds, _ in events if thread == STEP]
         whole = [(line["start"], line["start"] + line["seconds"]), *own]
         start, end = min(start for start, _ in whole), max(end for _, end in whole)
-        found.append((STEP, f"step {line['step']}", start, end - start, {}))
+        events.append((STEP, f"step {line['step']}", start, end - start, {}))
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"{path}: is damaged ({error}).") from None
-    return found
+    return events
 
 
-def _thread(one: Interval) -> int:
-    if one.kind == "statistics":
+def _thread(interval: Interval) -> int:
+    if interval.kind == "statistics":
         return STATISTICS
-    if one.kind == "wait" and one.peer is not None:
+    if interval.kind == "wait" and interval.peer is not None:
         return MESSAGES
-    return TRANSFERS if one.kind in MOVES else STEP
+    return TRANSFERS if interval.kind in MOVES else STEP
 
 
-def _name(one: Interval, number: int) -> str:
-    if one.peer is not None:
-        return f"{one.kind}, peer {one.peer}"
-    if one.micro is not None:
-        return f"{one.kind} of micro-batch {one.micro}"
-    return f"{one.kind} {number}" if one.kind in MOVES else one.kind
+def _name(interval: Interval, number: int) -> str:
+    if interval.peer is not None:
+        return f"{interval.kind}, peer {interval.peer}"
+    if interval.micro is not None:
+        return f"{interval.kind} of micro-batch {interval.micro}"
+    return f"{interval.kind} {number}" if interval.kind in MOVES else interval.kind
 
 
-def _known(one: Interval) -> dict[str, Any]:
-    return {} if not one.bytes else {"bytes": one.bytes}
+def _known(interval: Interval) -> dict[str, Any]:
+    return {} if not interval.bytes else {"bytes": interval.bytes}

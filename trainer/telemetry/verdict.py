@@ -174,12 +174,12 @@ def settings(
             else _straggler(cause, facts)
         ),
     }[bound]()
-    found = []
+    usable = []
     for changes, why in proposals:
         now = {key: facts.at(key) for key in changes}
         if facts.config and changes != now and _is_taken(facts.config, changes):
-            found.append(ProposedSetting(changes, now, why))
-    return tuple(found)
+            usable.append(ProposedSetting(changes, now, why))
+    return tuple(usable)
 
 
 Proposals = Iterator[tuple[dict[str, Any], str]]

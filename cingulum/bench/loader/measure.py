@@ -188,14 +188,14 @@ class _Size:
                 parts = {
                     part: running[name].ask("part", name=part, least_s=least_s)["seconds"] for part in PARTS
                 }
-                found = {"volumes": self._job.volumes, "seconds": max(parts.values()), "parts_s": parts}
+                timing = {"volumes": self._job.volumes, "seconds": max(parts.values()), "parts_s": parts}
             else:
-                found = running[name].ask("epoch", least_s=least_s)
+                timing = running[name].ask("epoch", least_s=least_s)
         except WorldError as failure:
             self._failed(name, failure)
             del running[name]
             return
-        self._found.setdefault((name, cache), []).append(found)
+        self._found.setdefault((name, cache), []).append(timing)
 
     def _speeds(self, cache: str) -> dict[str, list[float]]:
         return {
@@ -239,12 +239,12 @@ def _is_measured(name: str, cache: str) -> bool:
 
 def _memory_by_volumes(job: LoaderJob) -> dict[str, int]:
     """Return our loader's peak memory in an epoch of a quarter of the volumes, and of all."""
-    found = {}
+    peaks = {}
     for count in sorted({max(job.batch, job.volumes // 4 // job.batch * job.batch), job.volumes}):
         with ReaderProcess(OURS, dataclasses.replace(job, volumes=count)) as process:
             process.ask("open")
-            found[str(count)] = process.ask("epoch")["peak_memory_bytes"]
-    return found
+            peaks[str(count)] = process.ask("epoch")["peak_memory_bytes"]
+    return peaks
 
 
 def _storage(data: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

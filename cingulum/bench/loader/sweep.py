@@ -37,15 +37,15 @@ class SweepPoint:
 def points(job: LoaderJob, cores: int) -> list[SweepPoint]:
     """Return the points to measure: along each axis doubled, from 1 or a batch up to what there is."""
     more = [dataclasses.replace(job, volumes=job.batch * 2**k) for k in range(1, 12)]
-    found = [SweepPoint("volumes", one.volumes, one) for one in more if one.volumes <= job.volumes]
+    grid = [SweepPoint("volumes", one.volumes, one) for one in more if one.volumes <= job.volumes]
     for threads in _doubled(2 * cores):
-        found.append(SweepPoint("threads", threads, dataclasses.replace(job, threads=threads)))
+        grid.append(SweepPoint("threads", threads, dataclasses.replace(job, threads=threads)))
     for ranks in _doubled(cores):
         if job.volumes % (ranks * job.batch) == 0:
             # As many threads in all, whatever the ranks: what is added is another process, not another core.
             own = dataclasses.replace(job, world_size=ranks, threads=max(1, cores // ranks))
-            found.append(SweepPoint("ranks", ranks, own))
-    return found
+            grid.append(SweepPoint("ranks", ranks, own))
+    return grid
 
 
 def scaling(study: LoaderStudy, progress: Progress) -> dict[str, Any]:
@@ -103,14 +103,14 @@ def _measured(point: SweepPoint, repeats: int) -> dict[str, Any]:
             speeds.append(epochs * job.volumes / seconds)
             read.append(sum(answer["bytes_read"] for answer in answers))
             memory.append(max(answer["peak_memory_bytes"] for answer in answers))
-    found = {
+    row = {
         "axis": point.axis,
         "value": point.value,
         "volumes_per_s": figures.spread(speeds),
         "peak_memory_bytes": max(memory),
         "bytes_read_by_all_ranks": max(read),
     }
-    return {**found, "limit": _limit(job, repeats)} if point.axis == "threads" else found
+    return {**row, "limit": _limit(job, repeats)} if point.axis == "threads" else row
 
 
 def _all(processes: Sequence[ReaderProcess], what: str) -> list[dict[str, Any]]:
@@ -140,7 +140,7 @@ def _doubled(most: int) -> list[int]:
 TITLES = {"volumes": "volumes in an epoch", "threads": "threads of one rank", "ranks": "ranks"}
 
 
-def draw(found: dict[str, Any], path: Path) -> None:
+def draw(sweep: dict[str, Any], path: Path) -> None:
     """Draw three panels: throughput by volumes, by threads with the machine's limit, and by ranks."""
     import matplotlib
 
@@ -149,7 +149,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
 
     figure, panels = pyplot.subplots(1, 3, figsize=(10, 3.4), sharey=True, layout="constrained")
     for panel, (axis, title) in zip(panels, TITLES.items(), strict=True):
-        along = [point for point in found["points"] if point["axis"] == axis]
+        along = [point for point in sweep["points"] if point["axis"] == axis]
         _curve(panel, along, "volumes_per_s", "Cingulum", "C0", "o-")
         if axis == "threads":
             _curve(panel, along, "limit", "limit: slowest of read, decode, cast", "0.5", "s--")
@@ -162,9 +162,9 @@ def draw(found: dict[str, Any], path: Path) -> None:
         panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylim(bottom=0)
     panels[0].set_ylabel("volumes per second")
-    job, machine = found["job"], found["machine"]
+    job, machine = sweep["job"], sweep["machine"]
     figure.suptitle(
-        f"{found['size']}³ {job['dtype']}, {job['codec']}, page cache warm; "
+        f"{sweep['size']}³ {job['dtype']}, {job['codec']}, page cache warm; "
         f"{machine['cpu']}, {machine['cores']} cores",
         fontsize=9,
     )

@@ -57,6 +57,6 @@ def command(
 
 
 def on_testbed(testbed: Testbed, hosts: Mapping[str, int], argv: Sequence[str]) -> list[str]:
-    """Return the command line that starts so many ranks on each emulated host, over their links only."""
+    """Return the command line that starts on each emulated host its number of ranks, over its link only."""
     line, additions = mpirun.command(sum(hosts.values()), argv, hosts=dict(hosts))
     return testbed.argv(next(iter(hosts)), line, environment={**additions, **_ON_LINK})

@@ -145,19 +145,19 @@ def _run(cell: Cell, testbed: Testbed | None, hosts: Sequence[str], progress: Pr
         running.say("go")
         hear("timed", _SLACK_S + _PATIENCE * expected * cell.steps)
         after = _count(testbed, hosts)
-        found = hear("found", _SLACK_S)
-    row = MeasuredCell.of_steps(cell, [rank["seconds"] for rank in found], before, after)
+        ranks = hear("found", _SLACK_S)
+    row = MeasuredCell.of_steps(cell, [rank["seconds"] for rank in ranks], before, after)
     progress(f"{cell.describe()}: measured {row.step_s['median']:.3f} s a step")
     return dataclasses.replace(
         row,
-        timeline={part: statistics.mean(rank["parts"][part] for rank in found) for part in PARTS},
+        timeline={part: statistics.mean(rank["parts"][part] for rank in ranks) for part in PARTS},
         predicted=predicted,
         facts={
             **row.facts,
             "gradient_bytes": ready["gradient_bytes"],
             "compute_s": ready["compute_s"],
-            "hosts": len({rank["host"] for rank in found}),
-            "servers": found[0]["servers"],
+            "hosts": len({rank["host"] for rank in ranks}),
+            "servers": ranks[0]["servers"],
         },
     )
 

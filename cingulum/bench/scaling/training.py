@@ -107,7 +107,7 @@ def configuration(cell: Cell, shards: Path, run: Path) -> dict[str, Any]:
 
 def points(metrics: Path) -> tuple[dict[str, float], ...]:
     """Return the numbers of each row of metrics.jsonl, with seconds summed up over epochs."""
-    found = []
+    rows = []
     seconds = 0.0
     for text in metrics.read_text(encoding="utf-8").splitlines():
         row = json.loads(text)
@@ -117,8 +117,8 @@ def points(metrics: Path) -> tuple[dict[str, float], ...]:
             for name, value in row.items()
             if isinstance(value, (int, float)) and not isinstance(value, bool)
         }
-        found.append({**numbers, "seconds": seconds})
-    return tuple(found)
+        rows.append({**numbers, "seconds": seconds})
+    return tuple(rows)
 
 
 def shards_of(folder: Path, size: int, progress: Callable[[str], None]) -> Path:
@@ -141,7 +141,7 @@ def _run(
     """Run a command to its end; `what` it does is for messages.
 
     Raises:
-        WorldError: it failed, or took longer than so many seconds.
+        WorldError: it failed, or took longer than `seconds`.
     """
     with Running([Process("bench scaling", what, line, environment or {})]) as running:
         running.wait(seconds)

@@ -112,18 +112,18 @@ class Slurm:
         """
         if not externals:
             return {}
-        wanted = set(externals)
+        ids = set(externals)
         queue = _squeue()
-        jobs = {job: tasks for job, tasks in output.queued(queue).items() if job in wanted}
+        jobs = {job: tasks for job, tasks in output.queued(queue).items() if job in ids}
         # Slurm forgets ended tasks of an array one by one, also while others run.
-        ask = sorted(wanted - (set(jobs) - output.arrays(queue)))
+        ask = sorted(ids - (set(jobs) - output.arrays(queue)))
         for first in range(0, len(ask), 500):
             chosen = ",".join(ask[first : first + 500])
             answer = _sacct(["--duplicates", f"--format={output.ACCOUNT_FIELDS}", "--jobs", chosen])
             for job, tasks in output.accounted(answer).items():
                 # What waits or runs is in the queue: else the accounting has missed its end.
                 ended = {task: state for task, state in tasks.items() if state.state in ENDED}
-                if job in wanted and ended:
+                if job in ids and ended:
                     jobs[job] = {**ended, **jobs.get(job, {})}
         return {job: [tasks[number] for number in sorted(tasks)] for job, tasks in jobs.items()}
 
@@ -140,18 +140,18 @@ class Slurm:
             JobError: it is in the queue already.
             LauncherError: Slurm does not know it any more, or refuses.
         """
-        found = [state for state in self.states([external]).get(external, []) if task in (None, state.task)]
-        running = [state for state in found if state.state not in (*WAITING, *ENDED)]
+        states = [state for state in self.states([external]).get(external, []) if task in (None, state.task)]
+        running = [state for state in states if state.state not in (*WAITING, *ENDED)]
         for state in running:
-            number = state.task if task is not None or len(found) > 1 else None
+            number = state.task if task is not None or len(states) > 1 else None
             call(["scancel", "--batch", "--signal=USR2", _name(external, number)], ASK_S)
-        if found and all(state.state in WAITING for state in found):
-            raise JobError(f"Job {_name(external, task)} is in the queue already ({found[0].reason}).")
-        if task is not None or len(found) <= 1:
+        if states and all(state.state in WAITING for state in states):
+            raise JobError(f"Job {_name(external, task)} is in the queue already ({states[0].reason}).")
+        if task is not None or len(states) <= 1:
             if not running:
                 call(["scontrol", "requeue", _name(external, task)], ASK_S)
             return
-        for state in found:
+        for state in states:
             if state.state in ENDED and state.state != "COMPLETED":
                 call(["scontrol", "requeue", _name(external, state.task)], ASK_S)
 
@@ -202,11 +202,12 @@ def _cluster_name() -> str:
 
 def _check_clusters(site: Site) -> None:
     """Check for a single cluster: ids and states are valid within one cluster only."""
-    given = os.environ.get("SLURM_CLUSTERS", "")
+    clusters = os.environ.get("SLURM_CLUSTERS", "")
     named = [option for option in site.options if "--clusters".startswith(option.split("=")[0])]
-    if "," in given or given == "all" or named:
+    if "," in clusters or clusters == "all" or named:
         raise JobError(
-            f"A job is followed on one cluster; {' '.join(named) or f'SLURM_CLUSTERS={given}'} names others.",
+            "A job is followed on one cluster; "
+            f"{' '.join(named) or f'SLURM_CLUSTERS={clusters}'} names others.",
             cure="Set SLURM_CLUSTERS to one cluster, for this command and those that follow the job.",
         )
 

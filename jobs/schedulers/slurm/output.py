@@ -90,7 +90,7 @@ def accounted(text: str) -> Jobs:
         state = state_named(word)
         for task in task_numbers(tasks):
             before = jobs.setdefault(job, {}).get(task)
-            found = TaskState(
+            record = TaskState(
                 task=task,
                 state=state,
                 exit_code=_exit_code(state, _of_pair(status)),
@@ -100,7 +100,7 @@ def accounted(text: str) -> Jobs:
                 started=_time(start),
                 ended=_time(end) if state in ENDED else None,
             )
-            jobs[job][task] = found
+            jobs[job][task] = record
     return jobs
 
 
@@ -169,7 +169,7 @@ def _expanded(name: str) -> Iterator[str]:
 
 
 def _rows(text: str, count: int) -> Iterable[list[str]]:
-    """Return lines of exactly so many fields; anything else was not printed for one of our jobs."""
+    """Return lines of exactly `count` fields; anything else was not printed for one of our jobs."""
     for line in text.splitlines():
         fields = [field.strip() for field in line.removesuffix("|").split("|")]
         if len(fields) == count:

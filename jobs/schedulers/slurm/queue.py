@@ -58,12 +58,12 @@ def look() -> Picture:
 
 def queue_in(text: str) -> tuple[Queued, ...]:
     """Parse squeue's output, requested in QUEUE_FORMAT with times as seconds since 1970."""
-    found = []
+    jobs = []
     for row in _rows(text, 16):
         job, user, state, partition, nodes, cpus, *resources = row[:11]
         submitted, start, limit, hosts, reason = row[11:]
         waits = state in _WAITS
-        found.append(
+        jobs.append(
             Queued(
                 id=job,
                 user=user,
@@ -80,19 +80,19 @@ def queue_in(text: str) -> tuple[Queued, ...]:
                 limit=_said(limit),
             )
         )
-    return tuple(found)
+    return tuple(jobs)
 
 
 def hosts_in(text: str) -> tuple[Host, ...]:
     """Parse sinfo's output, requested in HOST_FORMAT: a line for each host in each partition."""
-    found: dict[str, Host] = {}
+    hosts: dict[str, Host] = {}
     for name, partition, state, cpus, memory, used, gres, gres_used, reason in _rows(text, 9):
-        if name in found:
-            found[name] = replace(found[name], partitions=(*found[name].partitions, partition))
+        if name in hosts:
+            hosts[name] = replace(hosts[name], partitions=(*hosts[name].partitions, partition))
             continue
         busy, _, _, total = (_count(one) for one in f"{cpus}/0/0/0".split("/")[:4])
         usable = re.sub("[^a-z]+$", "", state) in _USABLE and not state.endswith("*")
-        found[name] = Host(
+        hosts[name] = Host(
             name=name,
             state=state,
             usable=usable,
@@ -105,7 +105,7 @@ def hosts_in(text: str) -> tuple[Host, ...]:
             partitions=(partition,),
             reason="" if usable else _said(reason),
         )
-    return tuple(found.values())
+    return tuple(hosts.values())
 
 
 def shares_in(text: str, user: str) -> tuple[AccountShare, ...]:

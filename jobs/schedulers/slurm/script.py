@@ -90,79 +90,81 @@ def options(spec: JobSpec, site: Site, folder: Path, token: str) -> list[str]:
     if not _TOKEN.fullmatch(token):
         raise JobError(f"{token!r} is not the token of a submission.", cure="It has 16 hex digits.")
     resources = spec.resources
-    found = [f"--job-name={plain_name(spec.name)}", f"--comment=cingulum:{token}"]
+    arguments = [f"--job-name={plain_name(spec.name)}", f"--comment=cingulum:{token}"]
     for key in ("partition", "account", "qos"):
         if (value := getattr(site, key)) is not None:
-            found.append(f"--{key}={value}")
-    found += [
+            arguments.append(f"--{key}={value}")
+    arguments += [
         f"--nodes={resources.nodes}",
         f"--ntasks-per-node={resources.ranks_per_node}",
         f"--cpus-per-task={resources.cpus_per_rank}",
     ]
     if resources.gpus_per_node:
-        found.append(_gpus(spec, site))
+        arguments.append(_gpus(spec, site))
     if resources.memory_mib is not None:
-        found.append(f"--mem={resources.memory_mib}M")
+        arguments.append(f"--mem={resources.memory_mib}M")
     grace_s = spec.grace_s or site.grace_s or GRACE_S
     if (minutes := resources.minutes or site.minutes) is not None:
-        found.append(f"--time={minutes}")
+        arguments.append(f"--time={minutes}")
         # Told to save as soon as it has started, a short job would be started again for ever.
         grace_s = min(grace_s, minutes * 60 // 4)
     if spec.is_array:
         some = f"%{spec.at_once}" if spec.at_once else ""
-        found.append(f"--array=0-{len(spec.tasks) - 1}{some}")
+        arguments.append(f"--array=0-{len(spec.tasks) - 1}{some}")
     log = _slurm_path(folder) + ("/out-%a.log" if spec.is_array else "/out.log")
-    found += [
+    arguments += [
         f'--output="{log}"' if _needs_quotes(log) else f"--output={log}",
         "--open-mode=append",
         "--requeue",
         f"--signal=B:USR2@{grace_s}",
     ]
-    return _with_site(found, site)
+    return _with_site(arguments, site)
 
 
 def _settings(spec: JobSpec, site: Site) -> list[tuple[str, str, str]]:
     """Return name, value and reason of MPI's network settings, including Open MPI 5's daemons."""
-    found = mpi.settings(site, gpus=spec.resources.gpus_per_node > 0)
-    told: list[tuple[str, str, str]] = [(Safe(one.name), one.value, Safe(one.reason)) for one in found]
+    variables = mpi.settings(site, gpus=spec.resources.gpus_per_node > 0)
+    settings: list[tuple[str, str, str]] = [
+        (Safe(one.name), one.value, Safe(one.reason)) for one in variables
+    ]
     if site.launcher == "mpirun":
-        given = {one.name: one.value for one in found} | site.environment | spec.environment
+        given = {one.name: one.value for one in variables} | site.environment | spec.environment
         keepalive = {f"OMPI_MCA_{name}": value for name, value in launching.KEEPALIVE.items()}
         why = Safe("What mpirun of Open MPI 4 passes to its daemons, under the names of Open MPI 5.")
-        told += [(Safe(n), value, why) for n, value in mpi.for_prrte(keepalive | given).items()]
-    return told
+        settings += [(Safe(n), value, why) for n, value in mpi.for_prrte(keepalive | given).items()]
+    return settings
 
 
 def _supervised(spec: JobSpec, site: Site, container: list[str], runs: Sequence[str]) -> list[str]:
     """Return the options of jobs/supervisor/main.py that are the same for all tasks."""
     resources = spec.resources
-    found = [f"--requeues={spec.requeues}", f"--ranks-per-node={resources.ranks_per_node}"]
+    arguments = [f"--requeues={spec.requeues}", f"--ranks-per-node={resources.ranks_per_node}"]
     if spec.shrink:
-        found.append(f"--least-nodes={resources.least_nodes or resources.nodes}")
+        arguments.append(f"--least-nodes={resources.least_nodes or resources.nodes}")
     if runs and (resources.minutes or site.minutes) is not None:
-        found.append("--limited")
+        arguments.append("--limited")
     if len(runs) == 1:
-        found.append(f"--run={runs[0]}")
+        arguments.append(f"--run={runs[0]}")
     if container:
-        found.append(f"--contained={len(container)}")
+        arguments.append(f"--contained={len(container)}")
     if not spec.parallel:
-        return found
-    found.append(f"--launcher={site.launcher}")
+        return arguments
+    arguments.append(f"--launcher={site.launcher}")
     if site.launcher == "srun":
-        found += [f"--mpi={site.mpi}", *(f"--srun-option={option}" for option in site.srun_options)]
+        arguments += [f"--mpi={site.mpi}", *(f"--srun-option={option}" for option in site.srun_options)]
     elif site.mpirun:
-        found.append(f"--mpirun={site.mpirun}")
+        arguments.append(f"--mpirun={site.mpirun}")
     if spec.outlives:
-        found.append("--outlives")
-    return found
+        arguments.append("--outlives")
+    return arguments
 
 
-def _with_site(found: list[str], site: Site) -> list[str]:
+def _with_site(arguments: list[str], site: Site) -> list[str]:
     """Return all options; of two --gres Slurm would take the last only, so they become one."""
-    gpus = next((option for option in found if option.startswith("--gres=")), None)
+    gpus = next((option for option in arguments if option.startswith("--gres=")), None)
     others = [option for option in site.options if not (gpus and option.startswith("--gres="))]
     more = [option.removeprefix("--gres=") for option in site.options if option not in others]
-    return [",".join([option, *more]) if option is gpus else option for option in found] + others
+    return [",".join([option, *more]) if option is gpus else option for option in arguments] + others
 
 
 def in_container(spec: JobSpec, site: Site, folder: Path) -> list[str]:
@@ -318,11 +320,11 @@ def expanding(text: str) -> str:
     variable ends it.
     """
     parts, end = [], 0
-    for found in _VARIABLE.finditer(text):
-        if found.start() > end:
-            parts.append(quote(text[end : found.start()]))
-        parts.append(f'"${{{found[1] or found[2]}:?}}"')
-        end = found.end()
+    for variable in _VARIABLE.finditer(text):
+        if variable.start() > end:
+            parts.append(quote(text[end : variable.start()]))
+        parts.append(f'"${{{variable[1] or variable[2]}:?}}"')
+        end = variable.end()
     if end < len(text) or not parts:
         parts.append(quote(text[end:]))
     return "".join(parts)

@@ -39,9 +39,9 @@ def ratios(speeds: Mapping[str, Sequence[float]]) -> dict[str, Any]:
         None where there is no peer.
     """
     reading = OURS_PAST if OURS_PAST in speeds else OURS
-    found: dict[str, Any] = named("limit_ratio", _pairwise(speeds[reading], speeds[LIMIT]))
+    limit_ratios: dict[str, Any] = named("limit_ratio", _pairwise(speeds[reading], speeds[LIMIT]))
     if reading != OURS:
-        found |= named("first_epoch_limit_ratio", _pairwise(speeds[OURS], speeds[LIMIT]))
+        limit_ratios |= named("first_epoch_limit_ratio", _pairwise(speeds[OURS], speeds[LIMIT]))
     best: dict[str, dict[str, Any]] = {}
     for place, in_memory in (("files", False), ("memory", True)):
         peers = [name for name in speeds if KINDS[name].is_peer and KINDS[name].memory == in_memory]
@@ -52,7 +52,7 @@ def ratios(speeds: Mapping[str, Sequence[float]]) -> dict[str, Any]:
             best[place] = {"peer": peer, "ours": ours, **ratio}
     least = min(best.values(), key=lambda one: one["ratio"], default=None)
     return {
-        **found,
+        **limit_ratios,
         "best_peer_ratio": least["ratio"] if least else None,
         "best_peer": least["peer"] if least else None,
         "best_peers": best,

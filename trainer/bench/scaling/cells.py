@@ -108,7 +108,7 @@ class Cell:
         return f"{self.model} {self.size}^3, {what}, batch {self.batch}, {how}, {ranks} on {where}"
 
     def place(self, hosts: int) -> str:
-        """Return in words where so many hosts of this cell's kind are."""
+        """Return in words where `hosts` hosts of this cell's kind are."""
         if not hosts:
             return "this host"
         words = [f"{hosts} {'emulated ' if self.emulated else ''}host{'s' if hosts > 1 else ''}"]
@@ -144,13 +144,13 @@ def predict(
         )
         for frames in (communication.ETHERNET if bytes_per_second else communication.BARE, communication.BARE)
     )
-    found: dict[str, Any] = {
+    prediction: dict[str, Any] = {
         "interfaces": [one._asdict() for one in wire.interfaces],
         "payload": [one._asdict() for one in bare.interfaces],
     }
     if bytes_per_second:
-        found |= {"seconds": wire.seconds, "compute_s": compute_s, "step_s": wire.seconds + compute_s}
-    return found
+        prediction |= {"seconds": wire.seconds, "compute_s": compute_s, "step_s": wire.seconds + compute_s}
+    return prediction
 
 
 @dataclasses.dataclass(frozen=True)

@@ -157,7 +157,7 @@ def accuracy(name: str, heading: str, trainings: Sequence[tuple[str, str, Traini
         heading: on the page.
         trainings: words for the legend, colour, what was measured.
     """
-    found = []
+    figures = []
     score = next((pair for pair in _SCORES if any(pair[0] in t.row.curve[0] for _, _, t in trainings)), None)
     for column, label in filter(None, (score, ("val_loss", "validation loss"))):
         lines = [
@@ -182,8 +182,8 @@ def accuracy(name: str, heading: str, trainings: Sequence[tuple[str, str, Traini
         legend = tuple((kind, words) for words, kind, _ in lines)
         heading_of = f"{heading}: {label}"
         file = file_name(name, column)
-        found.append(Figure(file, heading_of, axes, table(["training", "seconds", column], rows), legend))
-    return found
+        figures.append(Figure(file, heading_of, axes, table(["training", "seconds", column], rows), legend))
+    return figures
 
 
 def staleness(name: str, heading: str, trained: Sequence[tuple[str, str, TrainingCurve]]) -> Figure | None:

@@ -49,53 +49,53 @@ def save(
 def render(studies: Sequence[Study], rows: Mapping[str, MeasuredCell]) -> ReportPage:
     """Return the page of what was measured so far; `tables` has the CSV and the LaTeX by file name."""
     lines = merged(list(studies))
-    found = curves(lines, rows)
+    measured = curves(lines, rows)
     trained = trainings(lines, rows)
     networks = list(dict.fromkeys(line.first.model for line in lines))
-    compared = _compared(found, networks)
-    sections = {name: _sections(name, found, trained) for name in networks}
+    compared = _compared(measured, networks)
+    sections = {name: _sections(name, measured, trained) for name in networks}
     cells = {key(cell) for line in lines for cell in line.cells}
-    table = paper_table.table(found)
+    table = paper_table.table(measured)
     html = template("scaling.html.j2").render(
         networks=networks,
         done=len(cells & rows.keys()),
         asked=len(cells),
-        overview=overview(found, networks),
-        places=list(dict.fromkeys(curve.line.place for curve in found)),
-        races=races(found),
+        overview=overview(measured, networks),
+        places=list(dict.fromkeys(curve.line.place for curve in measured)),
+        races=races(measured),
         compared=compared,
         sections=sections,
-        rows=[_words(curve, point) for curve in found for point in curve.points],
+        rows=[_words(curve, point) for curve in measured for point in curve.points],
         failures=[(row.cell.describe(), row.error) for row in failures(lines, rows)],
-        latex=paper_table.latex(found),
+        latex=paper_table.latex(measured),
         machines=_machines(rows.values()),
         emulated=any(line.first.emulated for line in lines),
     )
     figures = (*compared, *(f for mine in sections.values() for one in mine for f in one.figures))
-    return ReportPage(html, figures, {CSV: table.csv(), LATEX: paper_table.latex(found)}, {})
+    return ReportPage(html, figures, {CSV: table.csv(), LATEX: paper_table.latex(measured)}, {})
 
 
-def overview(found: Sequence[Curve], networks: Sequence[str]) -> list[tuple[str, list[tuple[str, str]]]]:
+def overview(measured: Sequence[Curve], networks: Sequence[str]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return the highest number of ranks of the first strategy, for each network and place, in words.
 
     Weak scaling where it was measured, for it keeps the work of a rank the same.
     """
-    places = list(dict.fromkeys(curve.line.place for curve in found))
+    places = list(dict.fromkeys(curve.line.place for curve in measured))
     table = []
     for name in networks:
         cells = []
-        one = ""
+        one_rank = ""
         for place in places:
-            here = [c for c in found if c.line.first.model == name and c.line.place == place]
+            here = [c for c in measured if c.line.first.model == name and c.line.place == place]
             here = [c for c in here if c.line.first.scaling == "weak"] or here
             if not here:
                 cells.append(("–", ""))
                 continue
             last, first = here[0].points[-1], here[0].at(1)
-            one = one or (f"{first.samples_per_second:.2f}" if first else "")
+            one_rank = one_rank or (f"{first.samples_per_second:.2f}" if first else "")
             share = "" if last.efficiency is None else f", {last.efficiency:.0%}"
             cells.append((f"{last.samples_per_second:.2f}", f"{last.ranks} ranks{share}"))
-        table.append((name, [(one or "–", "1 rank"), *cells]))
+        table.append((name, [(one_rank or "–", "1 rank"), *cells]))
     return table
 
 
@@ -114,19 +114,19 @@ class Race:
     rows: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
 
 
-def races(found: Sequence[Curve]) -> list[Race]:
+def races(measured: Sequence[Curve]) -> list[Race]:
     """Return the strategies side by side at the highest number of ranks of each place and scaling."""
     groups: dict[tuple[str, str], list[Curve]] = {}
-    for curve in found:
+    for curve in measured:
         groups.setdefault((curve.line.place, curve.line.first.scaling), []).append(curve)
     made = []
-    for (place, scaling), mine in groups.items():
-        ranks = max(point.ranks for curve in mine for point in curve.points)
-        strategies = tuple(dict.fromkeys(curve.line.strategy for curve in mine))
+    for (place, scaling), group in groups.items():
+        ranks = max(point.ranks for curve in group for point in curve.points)
+        strategies = tuple(dict.fromkeys(curve.line.strategy for curve in group))
         if len(strategies) < 2:
             continue
         rates: dict[str, dict[str, float]] = {}
-        for curve in mine:
+        for curve in group:
             if (point := curve.at(ranks)) is not None:
                 network = rates.setdefault(curve.line.first.model, {})
                 network[curve.line.strategy] = point.samples_per_second
@@ -143,21 +143,21 @@ def _share(speed: float | None, best: float) -> tuple[str, str]:
     return ("–", "") if speed is None else (f"{speed:.2f}", f"{speed / best:.0%}" if best else "")
 
 
-def _compared(found: Sequence[Curve], networks: Sequence[str]) -> list[Figure]:
+def _compared(measured: Sequence[Curve], networks: Sequence[str]) -> list[Figure]:
     """Draw networks side by side: the efficiency of the first strategy, for each place and scaling."""
     if len(networks) < 2:
         return []
     figures = []
     groups: dict[tuple[str, str, str], list[Curve]] = {}
-    first = found[0].line.strategy if found else ""
-    for curve in found:
+    first = measured[0].line.strategy if measured else ""
+    for curve in measured:
         line = curve.line
         if line.strategy == first:
             groups.setdefault((line.place, line.first.scaling, line.strategy), []).append(curve)
-    for (place, scaling, strategy), mine in groups.items():
+    for (place, scaling, strategy), group in groups.items():
         named = [
             (curve.line.first.model, charts.colour(networks.index(curve.line.first.model)), curve)
-            for curve in mine
+            for curve in group
         ]
         name = charts.file_name("networks", place, scaling)
         figures.append(

@@ -93,12 +93,12 @@ class StudyResults:
 
     def note(self, study: Study) -> list[Study]:
         """Add a study to studies.json unless it is there; returns all of them."""
-        known = self.studies()
-        if study not in known:
-            known.append(study)
-            text = json.dumps([each.to_json() for each in known], indent=1)
+        studies = self.studies()
+        if study not in studies:
+            studies.append(study)
+            text = json.dumps([each.to_json() for each in studies], indent=1)
             write_text(self.folder / STUDIES, text + "\n")
-        return known
+        return studies
 
 
 def read(folder: Path) -> tuple[dict[str, MeasuredCell], int]:

@@ -96,14 +96,14 @@ class Study:
 
     def lines(self) -> tuple[StudyLine, ...]:
         """Return the lines of the plots, each once."""
-        found: dict[tuple[str, ...], StudyLine] = {}
+        lines: dict[tuple[str, ...], StudyLine] = {}
         kinds: list[tuple[tuple[str, ...], int]] = [((scaling,), 0) for scaling in self.scalings]
         if self.epochs:
             kinds.append(((), self.epochs))
         for (scalings, epochs), model, hosts, bandwidth, word in itertools.product(
             kinds, self.models, self.hosts, self.bandwidths, self.strategies
         ):
-            mine = dataclasses.replace(
+            cells = dataclasses.replace(
                 self,
                 models=(model,),
                 scalings=scalings,
@@ -112,10 +112,10 @@ class Study:
                 strategies=(word,),
                 epochs=epochs,
             ).cells()
-            if mine:
-                line = StudyLine(variant(word).title, mine[0].place(hosts), hosts, mine)
-                found.setdefault(tuple(key(cell) for cell in mine), line)
-        return tuple(found.values())
+            if cells:
+                line = StudyLine(variant(word).title, cells[0].place(hosts), hosts, cells)
+                lines.setdefault(tuple(key(cell) for cell in cells), line)
+        return tuple(lines.values())
 
     def to_json(self) -> dict[str, Any]:
         """Return the study as `from_json` reads it."""
@@ -156,8 +156,8 @@ class StudyLine:
 
 def merged(studies: list[Study]) -> tuple[StudyLine, ...]:
     """Return the lines of several studies, each once."""
-    found: dict[str, StudyLine] = {}
+    lines: dict[str, StudyLine] = {}
     for study in studies:
         for line in study.lines():
-            found.setdefault(json.dumps([key(cell) for cell in line.cells]), line)
-    return tuple(found.values())
+            lines.setdefault(json.dumps([key(cell) for cell in line.cells]), line)
+    return tuple(lines.values())

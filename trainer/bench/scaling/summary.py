@@ -87,7 +87,7 @@ class Curve:
     points: tuple[LinePoint, ...]
 
     def at(self, ranks: int) -> LinePoint | None:
-        """Return the point of so many ranks."""
+        """Return the point of `ranks` ranks."""
         return next((point for point in self.points if point.ranks == ranks), None)
 
 
@@ -130,13 +130,13 @@ def curves(lines: Sequence[StudyLine], rows: Mapping[str, MeasuredCell]) -> list
 
 def trainings(lines: Sequence[StudyLine], rows: Mapping[str, MeasuredCell]) -> list[TrainingCurve]:
     """Return the trainings that were measured, each once."""
-    found: dict[str, TrainingCurve] = {}
+    trained: dict[str, TrainingCurve] = {}
     for line in lines:
         for cell in line.cells if line.first.train else ():
             row = rows.get(key(cell))
             if row is not None and row.error is None and row.curve:
-                found.setdefault(key(cell), TrainingCurve(line, row))
-    return list(found.values())
+                trained.setdefault(key(cell), TrainingCurve(line, row))
+    return list(trained.values())
 
 
 def failures(lines: Sequence[StudyLine], rows: Mapping[str, MeasuredCell]) -> list[MeasuredCell]:

@@ -91,7 +91,7 @@ class Variant:
         return title(self.strategy, self.options, (self.servers or "n") if self.has_servers else 0)
 
     def servers_for(self, ranks: int) -> int:
-        """Return the number of servers beside so many ranks."""
+        """Return the number of servers beside `ranks` ranks."""
         return (self.servers or ranks) if self.has_servers else 0
 
 

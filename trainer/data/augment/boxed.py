@@ -53,22 +53,22 @@ def changed(drawn: Drawn, part: np.ndarray, box: Box) -> np.ndarray:
 
 def moved(drawn: Drawn, label_map: np.ndarray) -> np.ndarray:
     """Return a whole label map (D, H, W) as `Drawn.applied` moves it with its volume."""
-    found, _ = drawn.plain.moved(label_map, None)
+    labels, _ = drawn.plain.moved(label_map, None)
     if drawn.mirrored:
-        found = np.flip(found, drawn.mirrored)
+        labels = np.flip(labels, drawn.mirrored)
     if drawn.affine is not None or drawn.elastic is not None:
         nothing = np.zeros(drawn.grid.shape, np.float32)
-        _, resampled = warp([nothing], found, drawn.grid, drawn.affine, drawn.elastic, [0.0])
-        found = found if resampled is None else resampled
-    return found
+        _, resampled = warp([nothing], labels, drawn.grid, drawn.affine, drawn.elastic, [0.0])
+        labels = labels if resampled is None else resampled
+    return labels
 
 
 def _places(drawn: Drawn, box: Box) -> list[np.ndarray]:
     """Return along each axis which voxels of the volume those of the box were."""
-    found = []
+    by_axis = []
     for axis, ((start, stop), size) in enumerate(zip(box, drawn.grid.shape, strict=True)):
         places = np.arange(start, stop)
         if axis in drawn.mirrored:
             places = size - 1 - places
-        found.append(drawn.plain.sources(axis, places, size))
-    return found
+        by_axis.append(drawn.plain.sources(axis, places, size))
+    return by_axis

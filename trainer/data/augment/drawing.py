@@ -59,22 +59,22 @@ class Drawn:
 
     def to_json(self) -> dict[str, Any]:
         """Return the changes that happen, as a JSON object; lists have an entry for each channel."""
-        found: dict[str, Any] = self.plain.to_json()
+        drawn: dict[str, Any] = self.plain.to_json()
         if self.mirrored:
-            found["mirror"] = list(self.mirrored)
+            drawn["mirror"] = list(self.mirrored)
         if self.affine is not None:
-            found["affine"] = vars(self.affine)
+            drawn["affine"] = vars(self.affine)
         if self.elastic is not None:
             kept = ("spacing", "largest", "control")
-            found["elastic"] = {name: getattr(self.elastic, name) for name in kept}
+            drawn["elastic"] = {name: getattr(self.elastic, name) for name in kept}
         for name in _OF_CHANNELS:
             if any(name in changes for changes in self.channels):
-                found[name] = [
+                drawn[name] = [
                     changes[name].to_json() if name in changes else None for changes in self.channels
                 ]
         if self.cut_out is not None:
-            found["cut_out"] = vars(self.cut_out)
-        return found
+            drawn["cut_out"] = vars(self.cut_out)
+        return drawn
 
     def applied(
         self, volume: np.ndarray, label_map: np.ndarray | None

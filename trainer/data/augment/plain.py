@@ -35,16 +35,16 @@ class Plain:
 
     def to_json(self) -> dict[str, object]:
         """Return what was drawn, of the enabled changes."""
-        found: dict[str, object] = {}
+        drawn: dict[str, object] = {}
         if self._config.flip:
-            found["flip"] = self.mirrored
+            drawn["flip"] = self.mirrored
         if self._config.shift:
-            found["shift"] = self.steps.tolist()
+            drawn["shift"] = self.steps.tolist()
         if self._config.scale:
-            found["scale"] = self.factor
+            drawn["scale"] = self.factor
         if self._config.noise:
-            found["noise"] = self._config.noise
-        return found
+            drawn["noise"] = self._config.noise
+        return drawn
 
     def moved(self, volume: np.ndarray, label_map: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
         """Mirror and shift; the label map with its volume."""

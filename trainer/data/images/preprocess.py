@@ -89,15 +89,15 @@ def checked(path: Path, recipe: Recipe) -> tuple[Image, list[Finding]]:
 
 
 def _check_count(paths: Sequence[Path], recipe: Recipe) -> None:
-    wanted = max(1, len(recipe.contrasts))
-    if len(paths) != wanted:
+    expected = max(1, len(recipe.contrasts))
+    if len(paths) != expected:
         named = ", ".join(str(path) for path in paths) or "nothing"
         what = (
-            f"one image of each contrast, {', '.join(recipe.contrasts)}" if wanted > 1 else "a single image"
+            f"one image of each contrast, {', '.join(recipe.contrasts)}" if expected > 1 else "a single image"
         )
         raise ImageError(
             f"{named}: {len(paths)} image{'s' * (len(paths) != 1)} given where the network takes {what}.",
-            cure=f"Give {what}" + (", in this order." if wanted > 1 else "."),
+            cure=f"Give {what}" + (", in this order." if expected > 1 else "."),
         )
 
 

@@ -75,31 +75,31 @@ class Examined:
 def examine(task: tuple[SourceImage, Recipe]) -> Examined:
     """Return one image, read and prepared by the recipe. A bad image is a result, not an exception."""
     image, recipe = task
-    found = list(image.findings)
-    known: dict[str, Any] = {"identity": image.identity, "stamp": stamp(image), "sha256": ""}
+    findings = list(image.findings)
+    fields: dict[str, Any] = {"identity": image.identity, "stamp": stamp(image), "sha256": ""}
     try:
         stored, remarks = preprocess.checked(image.path, recipe)
     except ImageFault as fault:
-        return Examined(**known, findings=(*found, fault.finding))
-    known["sha256"] = source_sha256(image.path)
-    known["facts"] = quality.facts(stored).to_json()
-    found += remarks
+        return Examined(**fields, findings=(*findings, fault.finding))
+    fields["sha256"] = source_sha256(image.path)
+    fields["facts"] = quality.facts(stored).to_json()
+    findings += remarks
     others, remarks = _further_contrasts(image, recipe)
-    found += remarks
-    if status(found) == "bad":
-        return Examined(**known, findings=tuple(found), picture=_picture_of_stored(stored))
+    findings += remarks
+    if status(findings) == "bad":
+        return Examined(**fields, findings=tuple(findings), picture=_picture_of_stored(stored))
     try:
         prepared = preprocess.prepare_image(image.path, stored, recipe, others)
         label_map, remarks = _label_map(image, prepared, recipe)
     except ImageFault as fault:
-        return Examined(**known, findings=(*found, fault.finding), picture=_picture_of_stored(stored))
-    known["further"] = {file.source: source_sha256(file.path) for file in image.further}
-    found += remarks
+        return Examined(**fields, findings=(*findings, fault.finding), picture=_picture_of_stored(stored))
+    fields["further"] = {file.source: source_sha256(file.path) for file in image.further}
+    findings += remarks
     tissue, complaints = _tissue(image, stored, recipe)
     return Examined(
-        **known,
+        **fields,
         picture=_picture_of_prepared(prepared.array, label_map),
-        findings=(*found, *prepared.findings, *complaints),
+        findings=(*findings, *prepared.findings, *complaints),
         report=prepared.report,
         tissue=tissue,
         affine=prepared.affine.tolist(),
@@ -110,7 +110,7 @@ def examine(task: tuple[SourceImage, Recipe]) -> Examined:
 
 def _further_contrasts(image: SourceImage, recipe: Recipe) -> tuple[list[reading.Image], list[Finding]]:
     """Read the images of the further contrasts, and what is wrong with them."""
-    stored, found = [], []
+    stored, findings = [], []
     for file in image.contrasts:
         try:
             other, remarks = preprocess.checked(file.path, recipe)
@@ -118,8 +118,8 @@ def _further_contrasts(image: SourceImage, recipe: Recipe) -> tuple[list[reading
             remarks = [fault.finding]
         else:
             stored.append(other)
-        found += [about(finding, f"its {file.name} image {file.path.name}") for finding in remarks]
-    return stored, found
+        findings += [about(finding, f"its {file.name} image {file.path.name}") for finding in remarks]
+    return stored, findings
 
 
 def _label_map(

@@ -82,13 +82,13 @@ class ImportWork:
         tasks = ((image, self.request.recipe) for image in rest)
         group: list[Examined] = []
         # A single worker would only cost its start.
-        for found in in_order(examine, tasks, workers) if workers > 1 else map(examine, tasks):
-            found = self._unless_duplicate(found)
-            self._add(replace(found, array=None, label_map=None), kept=False)
+        for examined in in_order(examine, tasks, workers) if workers > 1 else map(examine, tasks):
+            examined = self._unless_duplicate(examined)
+            self._add(replace(examined, array=None, label_map=None), kept=False)
             if writer is None or folder is None or (self.request.on_error == "fail" and self.left_out):
                 group.clear()  # nothing more will be written; go on looking for bad images
                 continue
-            group.append(found)
+            group.append(examined)
             if sum(image.array is not None for image in group) == self.request.volumes_per_shard:
                 self._write(writer, folder, group)
                 group = []
@@ -143,22 +143,22 @@ class ImportWork:
         self.shards.append(writer.write_shard(number, rows, import_state.mark(group), maps or None))
         import_state.save(folder, number, group, self.shards[-1].sha256)
 
-    def _unless_duplicate(self, found: Examined) -> Examined:
+    def _unless_duplicate(self, examined: Examined) -> Examined:
         """Return the image, as a bad one where its voxels are those of an earlier image."""
-        first = self._first_with.get((found.facts or {}).get("content_sha256", ""))
-        if found.status == "bad" or first is None:
-            return found
+        first = self._first_with.get((examined.facts or {}).get("content_sha256", ""))
+        if examined.status == "bad" or first is None:
+            return examined
         cure = "Remove one of them, or replace the copy: its subject cannot be known."
         twice = bad("duplicate-content", f"has exactly the voxels of {first}.", cure)
-        return replace(found, findings=(*found.findings, twice), array=None, label_map=None)
+        return replace(examined, findings=(*examined.findings, twice), array=None, label_map=None)
 
-    def _add(self, found: Examined, *, kept: bool) -> None:
-        self.examined.append(found)
-        source = found.identity[0]
-        if found.status != "bad" and found.facts is not None and found.facts["content_sha256"]:
-            self._first_with[found.facts["content_sha256"]] = source
+    def _add(self, examined: Examined, *, kept: bool) -> None:
+        self.examined.append(examined)
+        source = examined.identity[0]
+        if examined.status != "bad" and examined.facts is not None and examined.facts["content_sha256"]:
+            self._first_with[examined.facts["content_sha256"]] = source
         done, total = len(self.examined), len(self.listing.images)
-        self.on_progress(ImportProgress(done, total, source, found.findings, kept))
+        self.on_progress(ImportProgress(done, total, source, examined.findings, kept))
 
 
 def complaint(name: str, left_out: Sequence[Examined], total: int) -> str:

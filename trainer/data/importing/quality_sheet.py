@@ -59,7 +59,7 @@ def write(target: Path, listing: SourceListing, examined: Sequence[Examined]) ->
 def row(image: Examined) -> dict[str, Any]:
     """Return one row of the table: the columns of `COLUMNS`, as lists where there are several values."""
     source, subject, session, label, age, sex, site, *_ = image.identity
-    said = {"subject": subject, "session": session, "label": label, "age": age, "sex": sex, "site": site}
+    person = {"subject": subject, "session": session, "label": label, "age": age, "sex": sex, "site": site}
     facts, report = image.facts or {}, image.report or {}
     counted = [finding for finding in image.findings if finding.severity != "note"]
     return {
@@ -68,7 +68,7 @@ def row(image: Examined) -> dict[str, Any]:
         "findings": [finding.code for finding in image.findings],
         "messages": [finding.message for finding in counted],
         "cures": [finding.cure for finding in counted],
-        **said,
+        **person,
         **{name: facts.get(name) for name in COLUMNS if name in facts or name in _OF_FACTS},
         **{name: report.get(name) for name in ("foreground_ml", "cut_share")},
         "content_sha256": facts.get("content_sha256"),

@@ -118,12 +118,12 @@ class Batches:
         Raises:
             CingulumError: a sample could not be made, or takes too long.
         """
-        wanted = range(number, min(number + self._ahead + 1, self._batches))
+        window = range(number, min(number + self._ahead + 1, self._batches))
         with self._lock:
             # Batches that an abandoned iteration has begun are not needed.
-            for key in [key for key in self._begun if key not in wanted]:
+            for key in [key for key in self._begun if key not in window]:
                 self._begun.pop(key).is_wanted = False
-            for key in wanted:
+            for key in window:
                 if key not in self._begun:
                     self._begun[key] = self._begin(key)
             batch = self._begun.pop(number)

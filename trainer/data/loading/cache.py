@@ -50,7 +50,7 @@ class KeptVolumes(ShardSet):
         budget: bytes that may be kept.
         rows: volumes worth keeping; default: all.
         preferred: volumes among them of which this process reads the same in every epoch, as of validation.
-        preferred_count: how many of those it reads; so many others are not kept in their place.
+        preferred_count: how many of those it reads; room for them is kept free of other volumes.
         with_maps: whether label maps are read, too.
     """
 
@@ -132,8 +132,8 @@ class KeptVolumes(ShardSet):
             if future is None:
                 if not self._has_room(key, expected):
                     return None
-                mine: Future[np.ndarray] = Future()
-                self._kept[key] = mine
+                pending: Future[np.ndarray] = Future()
+                self._kept[key] = pending
                 self._account(key, expected)
         if future is not None:
             return future.result()
@@ -142,7 +142,7 @@ class KeptVolumes(ShardSet):
         except BaseException as error:
             with self._lock:
                 self._forget(key, expected)
-            mine.set_exception(error)  # for the threads that wait for it
+            pending.set_exception(error)  # for the threads that wait for it
             raise
         array.flags.writeable = False
         with self._lock:
@@ -150,9 +150,9 @@ class KeptVolumes(ShardSet):
             if array.nbytes != expected:
                 self._forget(key, expected)
                 if self._has_room(key, array.nbytes):
-                    self._kept[key] = mine
+                    self._kept[key] = pending
                     self._account(key, array.nbytes)
-        mine.set_result(array)
+        pending.set_result(array)
         return array
 
     def _has_room(self, key: _Key, nbytes: int) -> bool:

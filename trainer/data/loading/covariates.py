@@ -58,19 +58,19 @@ class Covariates:
         columns: list[Column] = []
         levels: dict[str, tuple[str, ...]] = {}
         for name in names:
-            given = [value for volume in volumes if (value := getattr(volume, name)) is not None]
-            if len(set(given)) < 2:
-                what = f"the same ({given[0]})" if given else "missing"
+            values = [value for volume in volumes if (value := getattr(volume, name)) is not None]
+            if len(set(values)) < 2:
+                what = f"the same ({values[0]})" if values else "missing"
                 raise CohortError(
                     f"data.covariates: {name!r} is {what} in all training volumes.",
                     cure="Leave it out, or give participants.tsv a column of that name and import again.",
                 )
-            if all(isinstance(value, str) for value in given):
-                levels[name] = tuple(sorted(set(given)))
+            if all(isinstance(value, str) for value in values):
+                levels[name] = tuple(sorted(set(values)))
                 for level in levels[name][1:]:
-                    columns.append(_column(name, level, [float(value == level) for value in given]))
+                    columns.append(_column(name, level, [float(value == level) for value in values]))
             else:
-                columns.append(_column(name, None, [float(value) for value in given]))
+                columns.append(_column(name, None, [float(value) for value in values]))
         return cls(tuple(names), tuple(columns), levels)
 
     def encode(self, subjects: Iterable[Mapping[str, Any]]) -> np.ndarray:
@@ -107,11 +107,11 @@ class Covariates:
         if value is None or (isinstance(value, str) and tables.value(value) is None):
             return 0.0
         if column.level is not None:
-            known = self.levels[column.name]
-            if value not in known:
+            levels = self.levels[column.name]
+            if value not in levels:
                 raise CohortError(
                     f"{column.name} {value!r} is unknown to this network.",
-                    cure=f"Known: {', '.join(known)}.",
+                    cure=f"Known: {', '.join(levels)}.",
                 )
             number = float(value == column.level)
         else:

@@ -75,14 +75,14 @@ def shares(left: Sequence[tuple[int | None, Mapping[str, int]]], hosts: Sequence
         left: of each process, its `own_bytes` and `shared_bytes`.
         hosts: of each process.
     """
-    found = []
+    available = []
     for (alone, shared), host in zip(left, hosts, strict=True):
         parts = [] if alone is None else [float(alone)]
         for name, bytes_ in shared.items():
             others = zip(left, hosts, strict=True)
             parts.append(bytes_ / sum(name in its and where == host for (_, its), where in others))
-        found.append(min(parts))
-    return found
+        available.append(min(parts))
+    return available
 
 
 def _groups(roots: tuple[Path, ...], own: Path) -> Iterator[Path]:

@@ -91,7 +91,7 @@ class ScratchFolder:
         if not os.path.lexists(self.ours):
             return []
         make_ours(self.ours)
-        found = []
+        copies = []
         # A lock without a copy is what a run leaves that could not copy.
         for name in sorted({entry.name.removesuffix(".lock") for entry in self.ours.iterdir()}):
             copy = self.ours / name
@@ -99,10 +99,10 @@ class ScratchFolder:
             gone = clean and lock is not None
             if copy.is_dir():
                 whole = (copy / INDEX_NAME).is_file()
-                found.append(CopyOnScratch(copy, bytes_in(copy), whole, in_use=lock is None, removed=gone))
+                copies.append(CopyOnScratch(copy, bytes_in(copy), whole, in_use=lock is None, removed=gone))
             if lock is not None:
                 remove(copy, lock) if gone or not copy.is_dir() else lock.close()
-        return found
+        return copies
 
 
 def make_ours(folder: Path) -> None:
@@ -114,18 +114,18 @@ def make_ours(folder: Path) -> None:
     """
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode):
-        what = "a link" if stat.S_ISLNK(found.st_mode) else "no folder"
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        what = "a link" if stat.S_ISLNK(status.st_mode) else "no folder"
         raise ScratchError(f"{folder}: is {what}.", cure=f"See who made it, and remove it: ls -ld {folder}")
-    if found.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid():
         raise ScratchError(
-            f"{folder}: belongs to user {found.st_uid}, not to you.",
+            f"{folder}: belongs to user {status.st_uid}, not to you.",
             cure="Set another place with data.scratch, and inform the administrator of this host.",
         )
-    if stat.S_IMODE(found.st_mode) & 0o077:
+    if stat.S_IMODE(status.st_mode) & 0o077:
         raise ScratchError(
-            f"{folder}: other users may enter it (mode {stat.S_IMODE(found.st_mode):04o}).",
+            f"{folder}: other users may enter it (mode {stat.S_IMODE(status.st_mode):04o}).",
             cure=f"If you trust its content: chmod 700 {typed(folder)}; else remove it.",
         )
 

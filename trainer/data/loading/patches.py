@@ -111,13 +111,13 @@ class Patches:
     def _counts_of(self, row: int) -> np.ndarray:
         """Return the voxels of each class (or of the foreground) in each cell, uint16 (kinds, cells)."""
         with self._lock:
-            found = self._counts.get(row)
-        if found is None:
+            counts = self._counts.get(row)
+        if counts is None:
             # Two threads may look through the same volume at once: both come to the same.
-            found = self._counted(row)
+            counts = self._counted(row)
             with self._lock:
-                self._counts[row] = found
-        return found
+                self._counts[row] = counts
+        return counts
 
     def _counted(self, row: int) -> np.ndarray:
         if self.shards.maps:

@@ -40,11 +40,11 @@ class ReaderTime:
         """
         before, self._reported = self._reported, self._seconds
         reader_s, augment_s = (now - then for now, then in zip(self._reported, before, strict=True))
-        found = input_verdict(input_wait_s, epoch_s, reader_s, augment_s, changes)
-        if found is None or input_wait_s / epoch_s < 2 * self._warned_of:
+        verdict = input_verdict(input_wait_s, epoch_s, reader_s, augment_s, changes)
+        if verdict is None or input_wait_s / epoch_s < 2 * self._warned_of:
             return None
         self._warned_of = input_wait_s / epoch_s
-        return found
+        return verdict
 
 
 def input_verdict(

@@ -59,12 +59,12 @@ class ScratchCopy:
     @property
     def about_place(self) -> str:
         """Return which setting named the scratch, and whether a copy there gains anything."""
-        said = f"named by {self._place.chosen_by}"
+        chosen_by = f"named by {self._place.chosen_by}"
         try:
             alike = self._place.folder.stat().st_dev == self._shards.path.stat().st_dev
         except OSError:  # `make` says why
-            return said
-        return f"{said}; the same disk as the shards, so a copy gains nothing" if alike else said
+            return chosen_by
+        return f"{chosen_by}; the same disk as the shards, so a copy gains nothing" if alike else chosen_by
 
     def make(self) -> None:
         """Obtain a complete copy; return without it after `cancel`.
@@ -181,11 +181,11 @@ class ScratchCopy:
             partial.unlink()
         missing = self._missing()
         index = self._shards.index.to_json()
-        wanted = sum(shard.nbytes for shard in missing)
+        nbytes = sum(shard.nbytes for shard in missing)
         free = free_bytes(self.folder)
-        if wanted + len(index) > free:
-            raise self._full(wanted, f"{byte_sizes.as_text(free)} are free here")
-        self.bytes_wanted = wanted
+        if nbytes + len(index) > free:
+            raise self._full(nbytes, f"{byte_sizes.as_text(free)} are free here")
+        self.bytes_wanted = nbytes
         self._copy_all(missing)
         if not self._cancelled.is_set():
             atomic.write_text(self.folder / INDEX_NAME, index)

@@ -65,7 +65,7 @@ def encode(codec: str, voxels: np.ndarray) -> bytes:
 
 
 def most_bytes(decoded: int) -> int:
-    """Return the largest size in bytes of a chunk with so many decoded bytes, of any codec."""
+    """Return the largest size in bytes, with any codec, of a chunk that decodes to `decoded` bytes."""
     return decoded + decoded // 8 + _MOST_ADDED
 
 

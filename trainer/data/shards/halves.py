@@ -56,13 +56,13 @@ def widen_into(stored: np.ndarray, out: np.ndarray) -> bool:
     if LIBRARY is None or not stored.size:
         return False
     shape = stored.shape if stored.ndim > 2 else (1,) * (3 - stored.ndim) + stored.shape
-    one, other = stored.reshape(shape), out.reshape(shape)
-    steps = [_steps(array) for array in (one, other)]
+    source, target = stored.reshape(shape), out.reshape(shape)
+    steps = [_steps(array) for array in (source, target)]
     if steps[0] is None or steps[1] is None:
         return False
     values = stored.size // (shape[0] * shape[1])
     LIBRARY.cingulum_raise_halves(
-        one.ctypes.data, *steps[0], other.ctypes.data, *steps[1], shape[0], shape[1], values
+        source.ctypes.data, *steps[0], target.ctypes.data, *steps[1], shape[0], shape[1], values
     )
     return True
 

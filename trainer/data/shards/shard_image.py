@@ -112,14 +112,14 @@ def record(file: str, image: ShardImage, content: ShardContent) -> ShardRecord:
 
 def _stored(offsets: list[int], chunks: tuple[bytes, ...]) -> dict[str, Any]:
     """Return the index entry of the chunks of one volume or label map."""
-    known: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "offset": offsets[0],
         "nbytes": sum(map(len, chunks)),
         "checksum": sha256(*chunks),
     }
     if len(chunks) == 1:
-        return known | {"xxh3": xxhash.xxh3_64_hexdigest(chunks[0])}
-    return known | {"brick_table": pack_table(offsets, chunks)}
+        return entry | {"xxh3": xxhash.xxh3_64_hexdigest(chunks[0])}
+    return entry | {"brick_table": pack_table(offsets, chunks)}
 
 
 def sha256(*contents: bytes) -> str:

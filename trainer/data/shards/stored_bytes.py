@@ -186,12 +186,12 @@ class StoredBytes:
         The bytes of a file that was removed or renamed over could still be read. But another rank, or this
         one when it opens the file again, would fail or get others; so all end, and at once.
         """
-        found = Identity.of(status)
-        seen = self._seen.setdefault(shard, found)
-        if found == seen and status.st_nlink:
+        opened = Identity.of(status)
+        seen = self._seen.setdefault(shard, opened)
+        if opened == seen and status.st_nlink:
             return
         now = Identity.of((self.folder / shard).stat())
-        if now == found == seen:
+        if now == opened == seen:
             return  # some file systems count no names
         if now[:2] != seen[:2]:
             raise ReadFault("the file was replaced by another one")

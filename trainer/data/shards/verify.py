@@ -61,14 +61,14 @@ def verify(path: Path, progress: Callable[[int, int], None] | None = None) -> li
     problems: list[ShardFault] = []
     done = 0
     for shard in shards.index.shards:
-        found = list(_whole_file(path, shard))
-        problems += found
+        faults = list(_whole_file(path, shard))
+        problems += faults
         for volume in shard.volumes:
             problems += _chunk(shards, volume)
             done += 1
             if progress is not None:
                 progress(done, len(shards))
-        if not found:
+        if not faults:
             # On damaged files HDF5 may crash, and their damage is known already.
             known = {problem.volume for problem in problems}
             sound = [volume for volume in shard.volumes if volume.id not in known]
@@ -91,14 +91,14 @@ def _whole_file(path: Path, shard: ShardRecord) -> Iterator[ShardFault]:
                 shard.file, f"has {size} bytes, not {shard.nbytes}: it was truncated or replaced"
             )
             return
-        found = regular_files.sha256(path / shard.file)
+        checksum = regular_files.sha256(path / shard.file)
     except FileNotFoundError:
         yield ShardFault(shard.file, "is missing")
         return
     except OSError as error:
         yield ShardFault(shard.file, f"cannot be read ({error.strerror})")
         return
-    if found != shard.sha256:
+    if checksum != shard.sha256:
         yield ShardFault(shard.file, _OUTSIDE)
 
 

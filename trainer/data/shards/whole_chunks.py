@@ -111,10 +111,10 @@ class WholeChunks:
         return True
 
     def _check(self, place: ChunkPlace, stored: memoryview) -> None:
-        found = xxhash.xxh3_64_hexdigest(stored)
+        xxh3 = xxhash.xxh3_64_hexdigest(stored)
         key = place.shard, place.offset
         right = place.xxh3 or self._found_right.get(key)
         if right is None and hashlib.sha256(stored).hexdigest() == place.checksum:
-            right = self._found_right[key] = found
-        if found != right:
+            right = self._found_right[key] = xxh3
+        if xxh3 != right:
             raise ReadFault("its checksum does not match")

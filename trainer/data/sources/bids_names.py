@@ -98,13 +98,13 @@ def _is_hidden(place: Path) -> bool:
     return any(part.startswith(".") for part in place.parts)
 
 
-def contradict(one: dict[str, str], other: dict[str, str]) -> bool:
+def contradict(first: dict[str, str], other: dict[str, str]) -> bool:
     """Return whether two names cannot be of the same scan: their space or a shared entity differs as an id.
 
     `desc`, `label`, `seg`, `atlas` and `res` say what was made of a scan, not which scan it was.
     """
-    shared = (set(one) & set(other)) - {"desc", "label", "seg", "atlas", "res", "space"}
-    return any(id_key(one[key]) != id_key(other[key]) for key in shared) or _space(one) != _space(other)
+    shared = (set(first) & set(other)) - {"desc", "label", "seg", "atlas", "res", "space"}
+    return any(id_key(first[key]) != id_key(other[key]) for key in shared) or _space(first) != _space(other)
 
 
 def best_match(image: Path, files: list[Path]) -> list[Path]:

@@ -33,13 +33,13 @@ def unread_formats(folders: Iterable[Path], root: Path) -> list[Finding]:
         folders: looked through with all below them; hidden files and folders are not.
         root: names are given relative to it.
     """
-    found: dict[str, list[str]] = {}
+    by_format: dict[str, list[str]] = {}
     for folder in folders:
         for path in _files(folder):
             kind = _format(path)
             if kind is not None:
-                found.setdefault(kind, []).append(path.relative_to(root).as_posix())
-    ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
+                by_format.setdefault(kind, []).append(path.relative_to(root).as_posix())
+    ordered = sorted(by_format.items(), key=lambda item: (-len(item[1]), item[0]))
     return [_said(kind, sorted(names)) for kind, names in ordered]
 
 

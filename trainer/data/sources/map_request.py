@@ -39,8 +39,8 @@ class MapRequest:
             ConfigError: the kind is unknown or a part is empty.
         """
         kind, *parts = maps.split(":")
-        known: dict[str, MapKind] = {name: name for name in get_args(MapKind)}
-        if kind not in known or not all(parts):
+        kinds: dict[str, MapKind] = {name: name for name in get_args(MapKind)}
+        if kind not in kinds or not all(parts):
             raise ConfigError(
                 f"--maps {maps}: is not one of probseg, dseg, probseg:FOLDER, dseg:FOLDER:desc-NAME.",
                 cure="probseg takes a probability map per tissue, dseg one map of label numbers.",
@@ -52,7 +52,7 @@ class MapRequest:
                 cure=f"For example --maps {kind}:fmriprep:desc-aseg",
             )
         pairs = tuple((key, value) for key, _, value in (part.partition("-") for part in parts))
-        return cls(known[kind], folder, pairs, labels)
+        return cls(kinds[kind], folder, pairs, labels)
 
 
 def _is_entity(part: str) -> bool:

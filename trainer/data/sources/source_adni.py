@@ -181,13 +181,13 @@ def _images(root: Path) -> dict[int, list[SourceImage]]:
     Raises:
         CohortError: there are none, or one has no id.
     """
-    found: dict[int, list[SourceImage]] = {}
+    images: dict[int, list[SourceImage]] = {}
     for path in sorted(root.glob(f"{_SUBJECTS}/*/*/*/*")):
         if not suffix(path) or path.name.startswith("."):
             continue
         place = path.relative_to(root)
-        said = re.fullmatch(r"I(\d+)", place.parts[3]) or re.search(r"_I(\d+)$", stem(path))
-        if said is None:
+        match = re.fullmatch(r"I(\d+)", place.parts[3]) or re.search(r"_I(\d+)$", stem(path))
+        if match is None:
             raise CohortError(
                 f"{path}: neither its folder nor its name has an image id such as I45108.",
                 cure="Keep the folders as they were downloaded: SUBJECT/DESCRIPTION/DATE/IMAGE-ID/.",
@@ -201,15 +201,15 @@ def _images(root: Path) -> dict[int, list[SourceImage]]:
             tissue_maps=maps,
             findings=findings,
         )
-        found.setdefault(int(said[1]), []).append(image)
-    if not found:
+        images.setdefault(int(match[1]), []).append(image)
+    if not images:
         foreign = foreign_files.unread_formats([root], root)
         raise CohortError(
             " ".join([f"{root}: holds no NIfTI images.", *(finding.message for finding in foreign)]),
             cure="Download NIfTI, or convert DICOM in place: "
             f"find {typed(root)} -mindepth 4 -maxdepth 4 -type d -exec dcm2niix -z y -o {{}} {{}} \\;",
         )
-    return found
+    return images
 
 
 def _scan(image: SourceImage, number: int, row: Row, collection: TextTable, label: str) -> _Scan:

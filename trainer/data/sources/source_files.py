@@ -64,13 +64,13 @@ def in_folder(root: Path, label: str, labels: TextTable | None) -> SourceListing
 
 
 def _image_files(root: Path) -> list[Path]:
-    found: dict[Path, None] = {}
+    paths: dict[Path, None] = {}
     for path in root.rglob("*"):
         parts = path.relative_to(root).parts
         if suffix(path) and not path.is_dir() and not any(part.startswith(".") for part in parts):
             # A pair is one image, named by its data file.
-            found[files_of(path)[-1]] = None
-    return sorted(found, key=lambda path: path.as_posix())
+            paths[files_of(path)[-1]] = None
+    return sorted(paths, key=lambda path: path.as_posix())
 
 
 def _labelled_by_folders(root: Path, path: Path) -> SourceImage:
@@ -214,14 +214,14 @@ def in_table(path: Path, label: str, contrasts: Sequence[str], maps: MapRequest 
             )
             map_files.append(None)
             continue
-        said = known(person(row, table, label_column))
+        details = known(person(row, table, label_column))
         subject = row[subject_column] if subject_column else stem(Path(name))
-        said["subject"] = subject or stem(Path(name))
+        details["subject"] = subject or stem(Path(name))
         if subject is None:
-            said["findings"] = (*said.get("findings", ()), _no_subject(table))
-        said["session"] = row[session_column] if session_column else None
+            details["findings"] = (*details.get("findings", ()), _no_subject(table))
+        details["session"] = row[session_column] if session_column else None
         first = _file("", name, path.parent)
-        image = replace(SourceImage(path=first.path, source=first.source, subject=""), **said)
+        image = replace(SourceImage(path=first.path, source=first.source, subject=""), **details)
         others = [(contrast, row[column]) for contrast, column in further.items()]
         images.append(_with_contrasts(image, others, path))
         there = row[map_column] if map_column is not None else None

@@ -61,9 +61,9 @@ def of_bids(
         CohortError: there are no such maps, in several folders, or nothing names their labels.
     """
     folder = _folder(root, images, request)
-    found = [_files(root, folder, image, request) for image in images]
+    candidates = [_files(root, folder, image, request) for image in images]
     if request.kind == "probseg":
-        names = _share_names(request, (file for files in found for file in files))
+        names = _share_names(request, (file for files in candidates for file in files))
         recipe = MapRecipe("probseg", tuple(dict.fromkeys([BACKGROUND, *names.values()])))
         if len(recipe.classes) != len(names) + 1:
             raise CohortError(
@@ -73,17 +73,17 @@ def of_bids(
     else:
         names = {"": ""}
     with_maps = []
-    for image, files in zip(images, found, strict=True):
+    for image, files in zip(images, candidates, strict=True):
         maps: list[SourceFile] = []
         findings: list[Finding] = []
         for label, name in names.items():
             mine = [file for file in files if not label or entities(file).get("label") == label]
             what = f"*_{f'label-{label}_' * bool(label)}{request.kind}.nii.gz in {folder}"
-            one = _best_map(image.path, mine, what)
-            if isinstance(one, Finding):
-                findings.append(one)
+            best = _best_map(image.path, mine, what)
+            if isinstance(best, Finding):
+                findings.append(best)
             else:
-                maps.append(SourceFile(name, one, one.relative_to(root).as_posix()))
+                maps.append(SourceFile(name, best, best.relative_to(root).as_posix()))
         with_maps.append(replace(image, maps=tuple(maps), findings=(*image.findings, *findings)))
     if request.kind == "dseg":
         chosen = [file.path for image in with_maps for file in image.maps]
@@ -126,14 +126,14 @@ def _best_map(image: Path, files: list[Path], what: str) -> Path | Finding:
 def _folder(root: Path, images: Sequence[SourceImage], request: MapRequest) -> str:
     """Return the folder, below the root, that holds the maps; '.' where they lie beside the images."""
     if request.folder is not None:
-        asked = f"derivatives/{request.folder}"
-        if not (root / asked).is_dir():
+        requested = f"derivatives/{request.folder}"
+        if not (root / requested).is_dir():
             there = sorted(path.name for path in root.glob("derivatives/*") if path.is_dir())
             raise CohortError(
-                f"{root / asked}: there is no such folder of derivatives.",
+                f"{root / requested}: there is no such folder of derivatives.",
                 cure=f"There are: {', '.join(there) or 'none'}.",
             )
-        folders = [asked]
+        folders = [requested]
     else:
         folders = [".", *sorted(p.relative_to(root).as_posix() for p in root.glob("derivatives/*"))]
     holding = [folder for folder in folders if any(_files(root, folder, image, request) for image in images)]

@@ -62,11 +62,11 @@ class TextTable:
         column = self.find(names)
         if column is not None:
             return column
-        wanted = " or ".join(repr(name) for name in names)
+        expected = " or ".join(repr(name) for name in names)
         close = difflib.get_close_matches(names[0], self.columns, n=1, cutoff=0.6)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise CohortError(
-            f"{self.path}: has no column {wanted} for {what}; it has {', '.join(self.columns)}.{hint}",
+            f"{self.path}: has no column {expected} for {what}; it has {', '.join(self.columns)}.{hint}",
             cure=f"Give the column of {what} this name"
             + (", or use another with --label NAME." if what == "the label" else "."),
         )

@@ -197,15 +197,15 @@ def _look_alikes(
     threshold = _own_part(small, [shards.volumes[row].subject for row in rows])
     number = {group: k for k, group in enumerate(dict.fromkeys(groups[row] for row in rows))}
     group = np.array([number[groups[row]] for row in rows])
-    found: dict[tuple[int, int], float] = {}
+    similarities: dict[tuple[int, int], float] = {}
     for start in range(0, len(rows), _BLOCK):
         likeness = small[start : start + _BLOCK] @ small.T
         likeness[group[start : start + _BLOCK, None] == group[None, :]] = -1.0
         for place, other in enumerate(likeness.argmax(axis=1).tolist(), start):
             value = float(likeness[place - start, other])
             if value > threshold:
-                found[rows[min(place, other)], rows[max(place, other)]] = min(1.0, value)
-    return sorted(found.items(), key=lambda item: (-item[1], item[0]))
+                similarities[rows[min(place, other)], rows[max(place, other)]] = min(1.0, value)
+    return sorted(similarities.items(), key=lambda item: (-item[1], item[0]))
 
 
 def _own_part(small: np.ndarray, subjects: Sequence[str]) -> float:
@@ -242,12 +242,12 @@ def _leak(
     splits: Mapping[int, str] | None,
     similarity: float | None = None,
 ) -> Leak:
-    one, other = (shards.volumes[row] for row in rows)
+    first, other = (shards.volumes[row] for row in rows)
     return Leak(
         kind,
         rows,
-        (one.subject, other.subject),
+        (first.subject, other.subject),
         None if splits is None else (splits[rows[0]], splits[rows[1]]),
-        (one.source, other.source),
+        (first.source, other.source),
         None if similarity is None else round(similarity, 4),
     )

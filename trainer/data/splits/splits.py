@@ -148,11 +148,11 @@ def _by_label(
 
 
 def _check_enough(strata: Mapping[str, Sequence[str]], config: SplitConfig, labelled: bool) -> None:
-    wanted = 1 + (config.validation > 0) + (config.folds is not None or config.test > 0)
-    needed = max(wanted, config.folds or 0)
+    split_count = 1 + (config.validation > 0) + (config.folds is not None or config.test > 0)
+    needed = max(split_count, config.folds or 0)
     for label, subjects in strata.items():
         if len(subjects) < needed:
-            what = f"{config.folds} folds" if config.folds else f"{wanted} splits"
+            what = f"{config.folds} folds" if config.folds else f"{split_count} splits"
             who = f"label {label!r} has" if labelled else "there are"
             leave_out = "Leave the label out (data.classes), add" if labelled else "Add"
             raise CohortError(
@@ -314,7 +314,7 @@ def _kinds(
     """Return the kinds of each stratum, and what each part lacks of each level: (levels, parts) int64."""
     parts = len(sizes[0])
     numbers: dict[tuple[Any, ...], int] = {}
-    wanted: list[np.ndarray] = []
+    lacking: list[np.ndarray] = []
     kinds = []
     ordered = list(place)  # by hash, so that the order of the caller's lists has no say
     for stratum, subjects in enumerate(strata):
@@ -325,15 +325,15 @@ def _kinds(
             for trait in enumerate(traits[subject]):
                 for key in ((stratum, *trait), (None, *trait)):
                     if key not in numbers:
-                        numbers[key] = len(wanted)
-                        wanted.append(np.zeros(parts, np.int64))
+                        numbers[key] = len(lacking)
+                        lacking.append(np.zeros(parts, np.int64))
                     keys.append(numbers[key])
-                    wanted[numbers[key]] += np.array(sizes[stratum]) * _ONE // len(subjects)
-                    wanted[numbers[key]][place[subject]] -= _ONE
+                    lacking[numbers[key]] += np.array(sizes[stratum]) * _ONE // len(subjects)
+                    lacking[numbers[key]][place[subject]] -= _ONE
             members.setdefault(tuple(keys), [[] for _ in range(parts)])[place[subject]].append(subject)
         if members:
             kinds.append(_Kinds(np.array(list(members), np.int64), list(members.values())))
-    return kinds, np.array(wanted, np.int64).reshape(-1, parts)
+    return kinds, np.array(lacking, np.int64).reshape(-1, parts)
 
 
 def _exchange(kinds: _Kinds, lacking: np.ndarray, first: int, second: int, place: dict[str, int]) -> bool:

@@ -101,23 +101,23 @@ def reduced(operation: Operation, parts: Bounds) -> Bounds:
 
 def largest(some: Sequence[Bounds]) -> list[Bounds]:
     """Return those that are inside of no other one, for any rank."""
-    found: list[Bounds] = []
+    outermost: list[Bounds] = []
     for one in some:
-        if not any(other.covers(one) for other in found):
-            found = [other for other in found if not one.covers(other)] + [one]
-    return found
+        if not any(other.covers(one) for other in outermost):
+            outermost = [other for other in outermost if not one.covers(other)] + [one]
+    return outermost
 
 
-def missing(wanted: Sequence[Bounds], own: Bounds) -> Ints:
+def missing(needs: Sequence[Bounds], own: Bounds) -> Ints:
     """Return how many elements of the union of these boxes are not among a rank's own, `(ranks,)`.
 
     Args:
-        wanted: one or more, at most `MOST_BOXES`.
+        needs: one or more, at most `MOST_BOXES`.
         own: of as many ranks.
     """
     total = np.zeros(len(own.lower), np.int64)
-    for count in range(1, len(wanted) + 1):
-        for some in itertools.combinations(wanted, count):
+    for count in range(1, len(needs) + 1):
+        for some in itertools.combinations(needs, count):
             common = some[0]
             for one in some[1:]:
                 common = common & one
@@ -126,10 +126,10 @@ def missing(wanted: Sequence[Bounds], own: Bounds) -> Ints:
     return total
 
 
-def are_halos(wanted: Sequence[Bounds], own: Bounds) -> Flags:
+def are_halos(needs: Sequence[Bounds], own: Bounds) -> Flags:
     """Return of each rank whether it has the inside of what it reads, and lacks the border in space."""
     far = np.iinfo(np.int64).max
-    there = [(one, (one.sizes > 0)[:, None]) for one in wanted]
+    there = [(one, (one.sizes > 0)[:, None]) for one in needs]
     need = Bounds(
         np.min([np.where(is_there, one.lower, far) for one, is_there in there], axis=0),
         np.max([np.where(is_there, one.upper, 0) for one, is_there in there], axis=0),

@@ -66,8 +66,8 @@ class Candidates:
     Args:
         network: whose shapes hold the samples of a micro-batch.
         ranks: that train.
-        wanted: what is looked for.
-        profile: of the network, for so many ranks or more.
+        goal: what is looked for.
+        profile: of the network, for `ranks` ranks or more.
         times: micro-batches of an update.
         done: is called after each of about `steps`.
 
@@ -81,13 +81,13 @@ class Candidates:
         self,
         network: OperationGraph,
         ranks: int,
-        wanted: PartitionGoal,
+        goal: PartitionGoal,
         profile: Profile,
         times: int,
         done: Callable[[], None] = lambda: None,
     ) -> None:
         self._done = done
-        self._network, self._ranks, self._wanted = network, ranks, wanted
+        self._network, self._ranks, self._goal = network, ranks, goal
         self._groups = groups(network)
         self._traffic, self._times = Traffic(network, self._groups, times), times
         self._machine = machine(network, self._groups, profile, ranks)
@@ -98,7 +98,7 @@ class Candidates:
         self._cuts = self._of_shapes(self._cut)
         self.hypergraphs: list[Divided] = []
         self.left_out: list[str] = []
-        may_map = wanted.objective == "time" and ranks <= MOST_LISTED
+        may_map = goal.objective == "time" and ranks <= MOST_LISTED
         self._distances = distances(profile, ranks) if may_map else None
         self._mapped: list[tuple[str, list[TensorLayout]]] = []
 
@@ -132,8 +132,8 @@ class Candidates:
         Seconds are added up as if nothing overlapped. What hides behind computing is therefore not searched:
         plans for the least volume may take less, and are looked at, too.
         """
-        if self._wanted.objective == "volume":
-            return (("volume", self._wanted.balance),)
+        if self._goal.objective == "volume":
+            return (("volume", self._goal.balance),)
         return ("time", "total"), ("volume", "layers"), ("volume", "total")
 
     def _found(self, objective: Objective, balance: Balance) -> Iterator[tuple[str, list[TensorLayout]]]:
@@ -150,20 +150,20 @@ class Candidates:
             offered,
             self._machine,
             objective,
-            imbalance=self._wanted.imbalance if objective == "volume" else None,
+            imbalance=self._goal.imbalance if objective == "volume" else None,
             tries=_LOOKS // max(1, len(labels) * len(self._traffic.terms)),
         )
-        found: dict[tuple[int, ...], tuple[Value, str]] = {}
+        placements: dict[tuple[int, ...], tuple[Value, str]] = {}
         first = tuple(0 for _ in offered)
         for label in labels:
             start = search.labelled(label, first)
-            found.setdefault(start, (search.value(start), label))
+            placements.setdefault(start, (search.value(start), label))
             chosen, value = search.descend(start)
-            found.setdefault(chosen, (value, f"searched from {label}"))
+            placements.setdefault(chosen, (value, f"searched from {label}"))
             self._done()
-        for chosen in sorted(found, key=lambda chosen: found[chosen])[: self._length]:
+        for chosen in sorted(placements, key=lambda chosen: placements[chosen])[: self._length]:
             divided = [some[index].layout for some, index in zip(offered, chosen, strict=True)]
-            yield found[chosen][1], divided
+            yield placements[chosen][1], divided
             self._done()
 
     def sketch(self) -> tuple[float, int]:
@@ -191,7 +191,7 @@ class Candidates:
         if is_every_layer and share > NEGLIGIBLE:
             each = {one.label: choices.imbalance(one, self.speeds) for one in cut}
             least = min(each.values(), default=math.inf)
-            most = max(self._wanted.imbalance, least) + 1e-9
+            most = max(self._goal.imbalance, least) + 1e-9
             return [one for one in cut if each[one.label] <= most] or list(self._wholes[number])
         return [*self._wholes[number], *cut]
 
@@ -218,7 +218,7 @@ class Candidates:
     def _tilings(self) -> list[tuple[str, Counts]]:
         if self._ranks == 1 or self._outer == 1:
             return []
-        return list(tilings(self._groups, self._outer, self._wanted.granularity))
+        return list(tilings(self._groups, self._outer, self._goal.granularity))
 
     @functools.cached_property
     def _outer(self) -> int:
@@ -229,8 +229,8 @@ class Candidates:
 
     @functools.cached_property
     def _partitions(self) -> list[tuple[str, list[TensorLayout]]]:
-        """What the partitioner and the exact program make of tiles."""
-        found = []
+        """Return what the partitioner and the exact program make of tiles."""
+        partitions = []
         with Partitioner() as partitioner:
             for label, counts in self._tilings:
                 divided = self._tiled(partitioner, label, counts)
@@ -238,20 +238,20 @@ class Candidates:
                 if divided is None:
                     continue
                 if self._outer == self._ranks:
-                    found.append((f"partition of {label}", divided))
+                    partitions.append((f"partition of {label}", divided))
                 else:
-                    found += [
+                    partitions += [
                         (f"partition of {label} over {self._outer} groups, {way} inside", inside)
                         for way, inside in nested.inside(divided, self._ranks, self._outer)
                     ]
-        return found
+        return partitions
 
     def _tiled(self, partitioner: Partitioner, label: str, counts: Counts) -> list[TensorLayout] | None:
         """Layouts of the best partition of tiles; None where there is none. Keeps a mapping of them."""
         graph = hypergraph(self._network, self._groups, counts, self._times)
         graph = dataclasses.replace(graph, weights=self._weights(graph))
         shares, seeds = (self.speeds, _SEEDS) if self._outer == self._ranks else ([1.0] * self._outer, 1)
-        limit, first = self._wanted.imbalance, self._wanted.seed
+        limit, first = self._goal.imbalance, self._goal.seed
 
         def parts(what: str, seed: int, far: list[list[float]] | None = None) -> list[tuple[int, ...]]:
             try:
@@ -278,12 +278,12 @@ class Candidates:
         return graph.layouts(self._groups, best)
 
     def _weights(self, graph: Hypergraph) -> np.ndarray:
-        """Mean seconds of each tile in place of FLOPs."""
-        found = []
+        """Return the mean seconds of each tile, in place of FLOPs."""
+        seconds = []
         for group, tiling, each in zip(self._groups, graph.tilings, self._machine.seconds, strict=True):
             size = math.prod(group.shape)
-            found += [float(each.mean()) * box.size / size for box in tiling.boxes()]
-        return np.array(found)
+            seconds += [float(each.mean()) * box.size / size for box in tiling.boxes()]
+        return np.array(seconds)
 
 
 # How finely groups are cut into tiles before a partitioner gives the tiles to ranks. Pure.

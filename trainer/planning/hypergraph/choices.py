@@ -43,7 +43,7 @@ def cuts(shape: Sequence[int], speeds: Sequence[float]) -> list[GroupChoice]:
         speeds: of each rank, positive.
     """
     ranks = len(speeds)
-    found = []
+    choices = []
     for parts in _factors(ranks, len(shape)):
         if any(count > length for count, length in zip(parts, shape, strict=True)):
             continue
@@ -57,8 +57,8 @@ def cuts(shape: Sequence[int], speeds: Sequence[float]) -> list[GroupChoice]:
             continue
         else:
             layout = _grid(shape, parts)
-        found.append(GroupChoice(label, layout))
-    return found
+        choices.append(GroupChoice(label, layout))
+    return choices
 
 
 def axis_name(axis: int, dimensions: int) -> str:

@@ -72,7 +72,7 @@ def solve(
         # Parts are alike: the heaviest tile is in the first.
         heaviest = int(graph.weights.argmax())
         upper[heaviest * parts + 1 : (heaviest + 1) * parts] = 0
-    found = optimize.milp(
+    solution = optimize.milp(
         np.concatenate([np.zeros(len(at)), np.repeat(graph.costs, parts)]),
         integrality=np.concatenate([np.ones(len(at)), np.zeros(len(spread))]),
         bounds=optimize.Bounds(lower, upper),
@@ -85,8 +85,8 @@ def solve(
     )
     # All nets are spread over one part at least.
     least = int(graph.costs.sum())
-    bound = max(0.0, float(found.mip_dual_bound) - least) if found.mip_dual_bound is not None else 0.0
-    if found.x is None:
+    bound = max(0.0, float(solution.mip_dual_bound) - least) if solution.mip_dual_bound is not None else 0.0
+    if solution.x is None:
         return ExactPartition(None, None, bound)
-    chosen = tuple(int(one) for one in found.x[at].reshape(vertices, parts).argmax(axis=1))
+    chosen = tuple(int(one) for one in solution.x[at].reshape(vertices, parts).argmax(axis=1))
     return ExactPartition(chosen, graph.connectivity(chosen, counted=False), bound)

@@ -54,7 +54,7 @@ def rows(network: OperationGraph, layouts: Layouts, ranks: int, micro_batches: i
         shape: {one.label: one.layout for one in choices.cuts(shape, [1.0] * ranks)}
         for shape in {group.shape for group in some}
     }
-    found = []
+    table = []
     for start, stop in _runs(divided):
         own: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
         for term in traffic.terms:
@@ -64,8 +64,8 @@ def rows(network: OperationGraph, layouts: Layouts, ranks: int, micro_batches: i
         offered = [cuts[group.shape] for group in some[start:stop]]
         instead, more = _instead(traffic, divided, range(start, stop), offered)
         cut = described(divided[start])
-        found.append(LayoutRow(some[start].names[0], stop - start, cut, own, instead, more))
-    return found
+        table.append(LayoutRow(some[start].names[0], stop - start, cut, own, instead, more))
+    return table
 
 
 def described(held: TensorLayout) -> str:
@@ -76,14 +76,14 @@ def described(held: TensorLayout) -> str:
 
 
 def _runs(divided: Sequence[TensorLayout]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+    runs: list[tuple[int, int]] = []
     for number, held in enumerate(divided):
         last = divided[number - 1]
-        if found and (described(held), held.ranks) == (described(last), last.ranks):
-            found[-1] = (found[-1][0], number + 1)
+        if runs and (described(held), held.ranks) == (described(last), last.ranks):
+            runs[-1] = (runs[-1][0], number + 1)
         else:
-            found.append((number, number + 1))
-    return found
+            runs.append((number, number + 1))
+    return runs
 
 
 def _instead(

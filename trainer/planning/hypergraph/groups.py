@@ -34,13 +34,13 @@ def groups(network: OperationGraph) -> tuple[OperationGroup, ...]:
     """Return the groups of all operations but inputs, in the order of their first operations."""
     first: dict[str, str] = {}
     members: dict[str, list[Operation]] = {}
-    for one in network.operations:
-        if not one.readings:
+    for operation in network.operations:
+        if not operation.readings:
             continue
-        before = first.get(one.readings[0].tensor)
-        leader = before if before and _follows(one, members[before][0]) else one.name
-        first[one.name] = leader
-        members.setdefault(leader, []).append(one)
+        before = first.get(operation.readings[0].tensor)
+        leader = before if before and _follows(operation, members[before][0]) else operation.name
+        first[operation.name] = leader
+        members.setdefault(leader, []).append(operation)
     return tuple(
         OperationGroup(tuple(one.name for one in some), placed_shape(some[0]), sum(one.flops for one in some))
         for some in members.values()

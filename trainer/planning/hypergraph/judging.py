@@ -60,7 +60,7 @@ def judged(
         label: what the placement is.
         network: whose shapes hold the samples of a micro-batch.
         layouts: of its operations.
-        profile: of the network, for so many ranks or more.
+        profile: of the network, for `ranks` ranks or more.
         ranks: that train.
         pipeline: from layouts to the order in which stages work; see `task_lists`.
 
@@ -80,16 +80,16 @@ def judged(
 
 
 def sent_bytes(placement: Placement, times: int = 1) -> dict[Cause, int]:
-    """Return the bytes that cross in an update of so many micro-batches, by cause."""
-    found = dict.fromkeys(CAUSES, 0)
+    """Return the bytes that cross in an update of `times` micro-batches, by cause."""
+    by_cause = dict.fromkeys(CAUSES, 0)
     for name, flow in placement.flows.items():
         size = 2 * times * flow.width * sum(flow.elements_sent().values())
         halos = 0 if placement.network[name].sums else 2 * times * flow.width * _halos(flow)
-        found["halos"] += halos
-        found["statistics" if placement.network[name].sums else "activations"] += size - halos
+        by_cause["halos"] += halos
+        by_cause["statistics" if placement.network[name].sums else "activations"] += size - halos
     for flow in (*placement.reductions.values(), *placement.returns.values()):
-        found["weights"] += flow.width * sum(flow.elements_sent().values())
-    return found
+        by_cause["weights"] += flow.width * sum(flow.elements_sent().values())
+    return by_cause
 
 
 def _halos(flow: Redistribution) -> int:
@@ -105,7 +105,7 @@ def balance(placement: Placement, profile: Profile, ranks: int) -> tuple[float, 
 
     Args:
         placement: of a network.
-        profile: of it, for so many ranks or more.
+        profile: of the network, for `ranks` ranks or more.
         ranks: that train.
     """
     operations = {one.name: one for one in placement.network.operations}

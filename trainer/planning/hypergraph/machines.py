@@ -35,9 +35,9 @@ def machine(network: OperationGraph, some: Sequence[OperationGroup], profile: Pr
 
 def distances(profile: Profile, ranks: int) -> list[list[float]] | None:
     """Return the seconds of a byte from each rank to each other one; None where links are about equal."""
-    found = [
+    seconds = [
         [0.0 if s == t else 1 / profile.link(s, t).bytes_per_second for t in range(ranks)]
         for s in range(ranks)
     ]
-    each = [one for row in found for one in row if one > 0]
-    return found if each and max(each) > _UNEQUAL * min(each) else None
+    each = [one for row in seconds for one in row if one > 0]
+    return seconds if each and max(each) > _UNEQUAL * min(each) else None

@@ -29,16 +29,16 @@ def outer(ranks: int) -> int:
 
 def over_fewer(shape: Sequence[int], ranks: int) -> list[GroupChoice]:
     """Return cuts over every fourth rank, every sixteenth and so on: what has little may need no more."""
-    found = []
+    cuts = []
     step = _FEWER
     while ranks % step == 0 and step < ranks:
         for one in choices.cuts(shape, [1.0] * (ranks // step)):
             pieces = tuple(Piece(step * piece.rank, piece.box) for piece in one.layout.pieces)
-            found.append(
+            cuts.append(
                 GroupChoice(f"{one.label} on every {step}th rank", TensorLayout(one.layout.shape, pieces))
             )
         step *= _FEWER
-    return found
+    return cuts
 
 
 def inside(
@@ -53,14 +53,14 @@ def inside(
     """
     size = ranks // groups
     for way, more_channels in (("space", False), ("channels", True)):
-        known: dict[tuple[tuple[int, ...], int], list[Box]] = {}
+        parts: dict[tuple[tuple[int, ...], int], list[Box]] = {}
         # With more boxes in a group than it has ranks, a rank would have several.
         if all(len(held.of(group)) <= size for held in divided for group in held.ranks):
-            yield way, [_inside(held, size, known, more_channels=more_channels) for held in divided]
+            yield way, [_inside(held, size, parts, more_channels=more_channels) for held in divided]
 
 
 def _inside(
-    held: TensorLayout, size: int, known: dict[tuple[tuple[int, ...], int], list[Box]], *, more_channels: bool
+    held: TensorLayout, size: int, parts: dict[tuple[tuple[int, ...], int], list[Box]], *, more_channels: bool
 ) -> TensorLayout:
     """Cut what each group has over its ranks, each of which has one box at most."""
     pieces = []
@@ -68,10 +68,10 @@ def _inside(
         own = held.of(group)
         for box, (start, stop) in zip(own, _shares([one.size for one in own], size), strict=True):
             key = box.shape, stop - start
-            if key not in known:
-                known[key] = _parts(*key, more_channels=more_channels)
+            if key not in parts:
+                parts[key] = _parts(*key, more_channels=more_channels)
             first = group * size + start
-            pieces += [Piece(first + number, _moved(part, box)) for number, part in enumerate(known[key])]
+            pieces += [Piece(first + number, _moved(part, box)) for number, part in enumerate(parts[key])]
     return TensorLayout(held.shape, tuple(pieces))
 
 

@@ -82,21 +82,21 @@ class Hypergraph:
             parts: of each vertex.
             counted: without the nets whose costs are not exact.
         """
-        found = 0
+        total = 0
         for net, cost, exact in zip(self.nets, self.costs, self.counted, strict=True):
             if exact or not counted:
-                found += int(cost) * (len({parts[vertex] for vertex in net}) - 1)
-        return found
+                total += int(cost) * (len({parts[vertex] for vertex in net}) - 1)
+        return total
 
     def layouts(self, groups: Sequence[OperationGroup], parts: Sequence[int]) -> list[TensorLayout]:
         """Return the layout of each group, with part k on rank k; tiles that touch become one box."""
-        found = []
+        layouts = []
         for group, tiling in zip(groups, self.tilings, strict=True):
             held: dict[int, list[Box]] = defaultdict(list)
             for number, box in enumerate(tiling.boxes(), start=tiling.first):
                 held[int(parts[number])].append(box)
-            found.append(layout(group.shape, held))
-        return found
+            layouts.append(layout(group.shape, held))
+        return layouts
 
 
 def hypergraph(
@@ -208,18 +208,18 @@ class _User:
         for how, some in zip(self.ranges, indices, strict=True):
             if how is not None:
                 allowed[how[0]] &= some
-        found = {self.tiling.first}
+        numbers = {self.tiling.first}
         stride = self.tiling.size
         for count, some_indices in zip(self.tiling.counts, allowed, strict=True):
             stride //= count
-            found = {number + index * stride for number in found for index in some_indices}
-        return found
+            numbers = {number + index * stride for number in numbers for index in some_indices}
+        return numbers
 
 
 def _classes(length: int, parts: Sequence[Mapping[int, Range] | None]) -> _Classes:
-    """How many elements of an axis the same tiles of every user have to do with."""
+    """Return how many elements of an axis the same tiles of every user have to do with."""
     ends = sorted({0, length, *(end for one in parts if one for range_ in one.values() for end in range_)})
-    found: _Classes = defaultdict(int)
+    elements: _Classes = defaultdict(int)
     for start, stop in itertools.pairwise(ends):
         key = tuple(
             frozenset()
@@ -227,8 +227,8 @@ def _classes(length: int, parts: Sequence[Mapping[int, Range] | None]) -> _Class
             else frozenset(i for i, (a, b) in one.items() if a <= start and stop <= b)
             for one in parts
         )
-        found[key] += stop - start
-    return found
+        elements[key] += stop - start
+    return elements
 
 
 def _made(operation: Operation, tiling: Tiling) -> _User:

@@ -90,10 +90,10 @@ class Partitioner:
         """
         _check(graph, shares, imbalance)
         _check_distances(distances, len(shares))
-        asked = _asked(graph, shares, imbalance, distances)
-        return tuple(self._ask({**asked, "seed": seed})[: len(graph.weights)])
+        request = _asked(graph, shares, imbalance, distances)
+        return tuple(self._ask({**request, "seed": seed})[: len(graph.weights)])
 
-    def _ask(self, asked: dict[str, Any]) -> list[int]:
+    def _ask(self, request: dict[str, Any]) -> list[int]:
         if self._too_slow:
             raise PartitionError("not tried: an earlier one took too long")
         process = self._process or self._start()
@@ -107,7 +107,7 @@ class Partitioner:
         watchdog.start()
         try:
             asks, answers = _pipes(process)
-            asks.write(json.dumps(asked) + "\n")
+            asks.write(json.dumps(request) + "\n")
             asks.flush()
             answer = answers.readline()
         except BrokenPipeError:
@@ -162,7 +162,7 @@ def _asked(
     imbalance: float,
     distances: Sequence[Sequence[float]] | None,
 ) -> dict[str, Any]:
-    """What `partitioner_process` takes, but the seed."""
+    """Return what `partitioner_process` takes, but the seed."""
     parts, vertices = len(shares), len(graph.weights)
     part_of_all = [share / math.fsum(shares) for share in shares]
     is_mapped, is_unequal = distances is not None, len(set(shares)) > 1
@@ -173,7 +173,7 @@ def _asked(
     weights = _whole(graph.weights, scale)
     most = _ALL // _FARTHEST if is_mapped else _ALL
     costs = _whole(graph.costs, min(1.0, most / max(1, int(graph.costs.sum()))), least=1)
-    asked: dict[str, Any] = {
+    request: dict[str, Any] = {
         "parts": parts,
         "imbalance": imbalance,
         "nets": graph.nets,
@@ -189,13 +189,13 @@ def _asked(
         # it begins with fits no rank (decision 56). So limits are alike, and ballast that no net holds takes
         # up what a slower rank may not have.
         ballast = [max(limits) - limit for limit in limits]
-        asked["weights"] = weights + ballast
-        asked["fixed"] = [-1] * vertices + list(range(parts))
-        each = -(-sum(asked["weights"]) // parts)
-        asked["imbalance"] = max(0.0, max(limits) / max(1, each) - 1)
+        request["weights"] = weights + ballast
+        request["fixed"] = [-1] * vertices + list(range(parts))
+        each = -(-sum(request["weights"]) // parts)
+        request["imbalance"] = max(0.0, max(limits) / max(1, each) - 1)
     elif is_unequal:
-        asked["limits"] = limits
-    return asked
+        request["limits"] = limits
+    return request
 
 
 def _target(distances: Sequence[Sequence[float]]) -> list[tuple[int, int, int]]:

@@ -36,25 +36,25 @@ def main() -> None:
             answers.flush()
 
 
-def _parts(library: Any, machine: Any, asked: dict[str, Any]) -> list[int]:
-    library.set_seed(asked["seed"])
+def _parts(library: Any, machine: Any, request: dict[str, Any]) -> list[int]:
+    library.set_seed(request["seed"])
     context = machine.context_from_preset(library.PresetType.QUALITY)
     # With a target the trees are minimised, whatever is said here.
-    context.set_partitioning_parameters(asked["parts"], asked["imbalance"], library.Objective.KM1)
+    context.set_partitioning_parameters(request["parts"], request["imbalance"], library.Objective.KM1)
     context.logging = False
-    if asked["limits"]:
-        context.set_individual_target_block_weights(asked["limits"])
-    nets, weights, target = asked["nets"], asked["weights"], asked["target"]
-    graph = machine.create_hypergraph(context, len(weights), len(nets), nets, weights, asked["costs"])
-    if asked["fixed"]:
-        graph.add_fixed_vertices(asked["fixed"], asked["parts"])
+    if request["limits"]:
+        context.set_individual_target_block_weights(request["limits"])
+    nets, weights, target = request["nets"], request["weights"], request["target"]
+    graph = machine.create_hypergraph(context, len(weights), len(nets), nets, weights, request["costs"])
+    if request["fixed"]:
+        graph.add_fixed_vertices(request["fixed"], request["parts"])
     if target is None:
-        found = graph.partition(context)
+        partition = graph.partition(context)
     else:
         edges, lengths = [(a, b) for a, b, _ in target], [length for *_, length in target]
-        joined = machine.create_target_graph(context, asked["parts"], len(edges), edges, lengths)
-        found = graph.map_onto_graph(joined, context)
-    return [int(found.block_id(vertex)) for vertex in range(len(weights))]
+        joined = machine.create_target_graph(context, request["parts"], len(edges), edges, lengths)
+        partition = graph.map_onto_graph(joined, context)
+    return [int(partition.block_id(vertex)) for vertex in range(len(weights))]
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ class FoundPlan:
 def plan(
     network: OperationGraph,
     ranks: int,
-    wanted: PartitionGoal,
+    goal: PartitionGoal,
     *,
     profile: Profile | None = None,
     micro_batches: int = 1,
@@ -67,8 +67,8 @@ def plan(
     Args:
         network: whose shapes hold the samples of a micro-batch.
         ranks: that train. Of more than `judging.MOST_LISTED`, seconds are those of `estimating`.
-        wanted: what is looked for.
-        profile: of the network, for so many ranks or more; None: see `reference.profile`.
+        goal: what is looked for.
+        profile: of the network, for `ranks` ranks or more; None: see `reference.profile`.
         micro_batches: of an update.
         pipeline: from layouts to the order in which stages work on them.
         show: is told how many of how many steps are done, about.
@@ -82,7 +82,7 @@ def plan(
     is_listed = ranks <= judging.MOST_LISTED
     if not is_listed:
         _check_tiles(network, ranks)
-    known = profile or reference.profile(network, ranks)
+    network_profile = profile or reference.profile(network, ranks)
     done = itertools.count(1)
 
     def advance() -> None:
@@ -91,24 +91,24 @@ def plan(
     if is_listed:
 
         def judge(label: str, layouts: Layouts) -> JudgedPlacement:
-            return judging.judged(label, network, layouts, known, ranks, pipeline)
+            return judging.judged(label, network, layouts, network_profile, ranks, pipeline)
 
     else:
-        judge = Estimates(network, known, ranks, micro_batches).judged
-    candidates = Candidates(network, ranks, wanted, known, micro_batches, advance)
+        judge = Estimates(network, network_profile, ranks, micro_batches).judged
+    candidates = Candidates(network, ranks, goal, network_profile, micro_batches, advance)
     divided_by_rules = uniform(network, ranks, candidates.speeds)
     total = candidates.steps + len(divided_by_rules)
     rules = {}
     for label, one in divided_by_rules.items():
         rules[label] = judge(label, one)
         advance()
-    found = [
+    placements = [
         judge(label, one)
         for label, divided in candidates.short_list()
-        for one in _variants(network, divided, wanted.objective)
+        for one in _variants(network, divided, goal.objective)
     ]
     show(total, total)
-    best = min([*found, *rules.values()], key=lambda one: _worth(one, wanted))
+    best = min([*placements, *rules.values()], key=lambda one: _worth(one, goal))
     return FoundPlan(best, tuple(rules.values()), tuple(candidates.hypergraphs), tuple(candidates.left_out))
 
 
@@ -129,12 +129,16 @@ def _variants(network: OperationGraph, divided: Layouts, objective: Objective) -
     return [divided] if objective == "volume" else [divided, ways.with_borders(network, divided)]
 
 
-def _worth(one: JudgedPlacement, wanted: PartitionGoal) -> tuple[float, float, float]:
-    """What is minimised, in this order."""
-    if wanted.objective == "time":
-        return 0.0, one.step_s, one.volume
-    has = one.imbalance if wanted.balance == "total" else max(one.imbalance, one.layer_imbalance)
-    return max(0.0, round(has - wanted.imbalance, 9)), one.volume, one.step_s
+def _worth(placement: JudgedPlacement, goal: PartitionGoal) -> tuple[float, float, float]:
+    """Return what is minimised, in this order."""
+    if goal.objective == "time":
+        return 0.0, placement.step_s, placement.volume
+    has = (
+        placement.imbalance
+        if goal.balance == "total"
+        else max(placement.imbalance, placement.layer_imbalance)
+    )
+    return max(0.0, round(has - goal.imbalance, 9)), placement.volume, placement.step_s
 
 
 # What a placement over many ranks costs, from its layouts alone: messages of so many are not listed. Pure.
@@ -149,7 +153,7 @@ class Estimates:
 
     Args:
         network: whose shapes hold the samples of a micro-batch.
-        profile: of the network, for so many ranks or more.
+        profile: of the network, for `ranks` ranks or more.
         ranks: that train.
         micro_batches: of an update.
     """
@@ -211,12 +215,12 @@ def uniform(network: OperationGraph, ranks: int, speeds: Sequence[float]) -> dic
         "filters, master": lambda: ways.filters(network, shares, master=True),
         "layers": lambda: _layers(network, ranks),
     }
-    found = {}
+    by_rule = {}
     for label, made in tried.items():
         # With too few samples or planes a rule cannot divide this network.
         with contextlib.suppress(ConfigError):
-            found[label] = made()
-    return found
+            by_rule[label] = made()
+    return by_rule
 
 
 def _space(network: OperationGraph) -> int:

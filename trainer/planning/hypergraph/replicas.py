@@ -33,12 +33,12 @@ def sizes(ranks: int, samples: int) -> list[int]:
         ranks: that train.
         samples: of a micro-batch, of which each replica takes as many.
     """
-    found = [
+    divisors = [
         size
         for size in range(1, min(ranks, MOST_RANKS) + 1)
         if ranks % size == 0 and samples % (ranks // size) == 0
     ]
-    return [size for size in found if size <= _FEW_RANKS] or found[:1]
+    return [size for size in divisors if size <= _FEW_RANKS] or divisors[:1]
 
 
 def best_size(
@@ -52,10 +52,10 @@ def best_size(
     """Return how many ranks of a replica are predicted to take least, as far as cuts of one kind tell.
 
     Args:
-        network: with so many samples.
+        network: makes the network for a number of samples.
         ranks: that train.
         samples: of a micro-batch; `sizes` finds some for them.
-        profile: of so many ranks as a replica may have; None: see `reference.profile`.
+        profile: of as many ranks as a replica may have; None: see `reference.profile`.
         micro_batches: of an update.
     """
 
@@ -70,7 +70,7 @@ def best_size(
 
 
 def between(size: float, profile: Profile, rounds: int = 2) -> float:
-    """Return the seconds in which a rank sends so many bytes by the slowest link, in so many rounds."""
+    """Return the seconds in which a rank sends `size` bytes by the slowest link, in `rounds` rounds."""
     ranks = range(profile.ranks)
     links = [profile.link(source, target) for source in ranks for target in ranks if source != target]
     if not links:

@@ -187,18 +187,18 @@ class Search:
             ids: of these objects; layouts that are equal and not the same one are rare.
             at_most: where the first of them cost more together, the others are left out.
         """
-        found, together = [], 0.0
+        costs, together = [], 0.0
         for term in terms:
-            own, known = self._known[term.name]
+            own, cache = self._known[term.name]
             key = own(ids)
-            cost = known.get(key)
+            cost = cache.get(key)
             if cost is None:
-                cost = known[key] = self._crossing(term, divided)
-            found.append(cost)
+                cost = cache[key] = self._crossing(term, divided)
+            costs.append(cost)
             together += cost
             if together > at_most:
                 break
-        return found
+        return costs
 
     def _crossing(self, term: Term, divided: Sequence[TensorLayout]) -> float:
         found = self._traffic.crossing(term, divided)

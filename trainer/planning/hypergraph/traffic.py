@@ -54,7 +54,7 @@ class Crossing:
         return sum(self.bytes.values())
 
     def repeated(self, times: int) -> Crossing:
-        """Return the same so many times."""
+        """Return what crosses where this is sent `times` times."""
         if times == 1:
             return self
         each = {cause: times * size for cause, size in self.bytes.items()}
@@ -116,37 +116,37 @@ class Traffic:
         """Return what a term sends, of the layouts of all groups."""
         own = [divided[number] for number in term.groups]
         key = self.alike[term.name], tuple(map(id, own))
-        found = self._known.get(key)
-        if found is None:
+        crossing = self._known.get(key)
+        if crossing is None:
             self._alive.update((id(one), one) for one in own)
             at = dict(zip(term.groups, own, strict=True))
             if term.name in self._weights:
-                found = self._variable(term, at)
+                crossing = self._variable(term, at)
             else:
-                found = self._tensor(term, at).repeated(self._times)
-            self._known[key] = found
-        return found
+                crossing = self._tensor(term, at).repeated(self._times)
+            self._known[key] = crossing
+        return crossing
 
     def total(self, divided: Sequence[TensorLayout]) -> dict[Cause, int]:
         """Return the bytes that an update sends, by cause."""
-        found = dict.fromkeys(CAUSES, 0)
+        by_cause = dict.fromkeys(CAUSES, 0)
         for term in self.terms:
             for cause, size in self.crossing(term, divided).bytes.items():
-                found[cause] += size
-        return found
+                by_cause[cause] += size
+        return by_cause
 
     def held(self, divided: Sequence[TensorLayout]) -> bounds.Ints:
         """Return the bytes of trainable variables that each rank computes with, `(ranks,)`."""
-        found = np.zeros(1 + max(held.ranks[-1] for held in divided), np.int64)
+        sizes = np.zeros(1 + max(held.ranks[-1] for held in divided), np.int64)
         for operation, weight in self._weights.values():
             held = divided[self._group[operation.name]]
             one_each = None if operation.sums else self._one_each(held)
             if one_each is not None:
-                found[: len(one_each.lower)] += weight.width * _block_sizes(weight, one_each)
+                sizes[: len(one_each.lower)] += weight.width * _block_sizes(weight, one_each)
                 continue
             for rank in held.ranks:
-                found[rank] += weight.width * _size(_blocks(operation, weight, held.of(rank)))
-        return found
+                sizes[rank] += weight.width * _size(_blocks(operation, weight, held.of(rank)))
+        return sizes
 
     def _tensors(self) -> Iterable[Term]:
         for tensor, readers in self._readers.items():
@@ -161,16 +161,21 @@ class Traffic:
             yield Term(path, (self._group[one.name],))
 
     def _signature(self, term: Term) -> object:
-        """What a term sends depends on beside the layouts: terms with the same send the same."""
+        """Return what decides, besides layouts, what a term sends; terms of equal signature send the same."""
         if term.name in self._weights:
-            one, weight = self._weights[term.name]
-            return weight.shape, weight.cuts, weight.width, _reads_of(one) if one.sums else None
-        one = self._operations[term.name]
+            operation, weight = self._weights[term.name]
+            return weight.shape, weight.cuts, weight.width, _reads_of(operation) if operation.sums else None
+        operation = self._operations[term.name]
         readers = (
             (number, term.groups.index(self._group[reader.name]), reader.sums, _reads_of(reader))
             for reader, number in self._readers[term.name]
         )
-        return one.shape, one.width, _reads_of(one) if one.sums else None, tuple(readers)
+        return (
+            operation.shape,
+            operation.width,
+            _reads_of(operation) if operation.sums else None,
+            tuple(readers),
+        )
 
     def _tensor(self, term: Term, at: Mapping[int, TensorLayout]) -> Crossing:
         operation = self._operations[term.name]
@@ -190,11 +195,11 @@ class Traffic:
             return _of_sums(operation, received(operation, made, reads))
         sent: dict[int, int] = {}
         by_cause: dict[Cause, int] = {}
-        for rank, wanted in reads.items():
+        for rank, needs in reads.items():
             own = made.of(rank)
-            missing = _missing(wanted, own)
+            missing = _missing(needs, own)
             if missing:
-                cause: Cause = "halos" if is_halo(wanted, own) else "activations"
+                cause: Cause = "halos" if is_halo(needs, own) else "activations"
                 size = 2 * operation.width * missing
                 by_cause[cause] = by_cause.get(cause, 0) + size
                 sent[rank] = size
@@ -203,26 +208,26 @@ class Traffic:
     def _of_bounds(
         self, operation: Operation, made: TensorLayout, readers: Sequence[tuple[Operation, int, TensorLayout]]
     ) -> Crossing | None:
-        """The same of all ranks at once, where each has one box at most; None where it is not so."""
+        """Return what `_tensor` does, of all ranks at once, where each has one box at most; else None."""
         own = self._one_each(made)
         if own is None:
             return None
-        wanted = []
+        needs = []
         for reader, number, held in readers:
             parts = self._one_each(held)
             if parts is None or (reader.sums and number):
                 return None
-            wanted.append(parts if reader.sums else self._needed(reader, number, held, parts))
-        ranks = max(len(one.lower) for one in (own, *wanted))
-        own, wanted = own.padded(ranks), bounds.largest([one.padded(ranks) for one in wanted])
-        if operation.sums and len(wanted) == 1:
-            return _of_sums(operation, of_bounds(bounds.reduced(operation, own), wanted[0]).tolist())
-        if operation.sums or len(wanted) > bounds.MOST_BOXES:
+            needs.append(parts if reader.sums else self._needed(reader, number, held, parts))
+        ranks = max(len(one.lower) for one in (own, *needs))
+        own, needs = own.padded(ranks), bounds.largest([one.padded(ranks) for one in needs])
+        if operation.sums and len(needs) == 1:
+            return _of_sums(operation, of_bounds(bounds.reduced(operation, own), needs[0]).tolist())
+        if operation.sums or len(needs) > bounds.MOST_BOXES:
             return None
-        sizes = 2 * operation.width * bounds.missing(wanted, own)
+        sizes = 2 * operation.width * bounds.missing(needs, own)
         if not sizes.any():
             return NOTHING
-        halos = int(sizes[bounds.are_halos(wanted, own)].sum())
+        halos = int(sizes[bounds.are_halos(needs, own)].sum())
         by_cause: dict[Cause, int] = {"halos": halos, "activations": int(sizes.sum()) - halos}
         return Crossing({cause: size for cause, size in by_cause.items() if size}, int(sizes.max()), 2)
 
@@ -288,16 +293,16 @@ def _size(some: Iterable[Box]) -> int:
     return sum(box.size for box in boxes.disjoint(some))
 
 
-def _missing(wanted: Iterable[Box], own: Sequence[Box]) -> int:
-    """How many of the wanted elements are not among the own ones."""
-    return sum(part.size for box in boxes.disjoint(wanted) for part in boxes.subtract(box, own))
+def _missing(needs: Iterable[Box], own: Sequence[Box]) -> int:
+    """Return how many of the elements that a rank needs are not among its own."""
+    return sum(part.size for box in boxes.disjoint(needs) for part in boxes.subtract(box, own))
 
 
-def is_halo(wanted: Sequence[Box], own: Sequence[Box]) -> bool:
+def is_halo(needs: Sequence[Box], own: Sequence[Box]) -> bool:
     """Return whether a rank has the inside of what it reads, and lacks the border in space."""
     if not own:
         return False
-    need, have = boxes.hull(wanted), boxes.hull(own)
+    need, have = boxes.hull(needs), boxes.hull(own)
     samples_and_channels = (0, len(need.ranges) - 1)
     return need & have is not None and all(
         have.ranges[axis][0] <= need.ranges[axis][0] and need.ranges[axis][1] <= have.ranges[axis][1]
@@ -323,12 +328,12 @@ def received(operation: Operation, made: TensorLayout, reads: Mapping[int, Itera
         for rank in made.ranks
     }
     alike = Counter(parts.values())
-    found = []
-    for target, wanted in reads.items():
-        need = boxes.disjoint(wanted)
+    counts = []
+    for target, needs in reads.items():
+        need = boxes.disjoint(needs)
         from_all = sum(times * _common(part, need) for part, times in alike.items())
-        found.append(from_all - _common(parts.get(target, ()), need))
-    return found
+        counts.append(from_all - _common(parts.get(target, ()), need))
+    return counts
 
 
 def _common(part: Iterable[Box], need: Sequence[Box]) -> int:

@@ -48,18 +48,18 @@ class RankSpeeds(BaseModel):
         """Return what a profile says of convolutions and of links to the first rank of each replica.
 
         Raises:
-            ValueError: it has no convolution, or its ranks cannot be divided into so many replicas.
+            ValueError: it has no convolution, or its ranks cannot be divided into `replicas` replicas.
         """
-        found = [one for one in profile.operations if one.kind in CONVOLUTIONS and one.flops]
+        convolutions = [one for one in profile.operations if one.kind in CONVOLUTIONS and one.flops]
         ranks = len(profile.devices)
-        if not found or ranks % replicas:
+        if not convolutions or ranks % replicas:
             raise ValueError("a profile needs a convolution, and a multiple of as many ranks as replicas")
-        gflop = sum(one.flops for one in found) / 1e9
+        gflop = sum(one.flops for one in convolutions) / 1e9
         first = [rank - rank % (ranks // replicas) for rank in range(ranks)]
         return cls(
             devices=profile.devices,
             seconds_per_gflop=tuple(
-                max(sum(one.forward_s[rank] + one.backward_s[rank] for one in found) / gflop, 1e-12)
+                max(sum(one.forward_s[rank] + one.backward_s[rank] for one in convolutions) / gflop, 1e-12)
                 for rank in range(ranks)
             ),
             links=tuple(profile.links[rank][first[rank]] for rank in range(ranks)),
@@ -85,17 +85,17 @@ def splits(network: OperationGraph, measured: RankSpeeds, by: By, *, master: boo
         by: `speed`: in proportion to it; `bandwidth`: done first, messages included.
         master: see `ways.filters`.
     """
-    found = {}
+    by_operation = {}
     for operation in network.operations:
         if operation.kind in CONVOLUTIONS:
             filters = operation.shape[-1]
             if by == "speed":
-                found[operation.name] = shares.by_speed(filters, measured.seconds_per_gflop)
+                by_operation[operation.name] = shares.by_speed(filters, measured.seconds_per_gflop)
             else:
-                found[operation.name] = shares.fastest(
+                by_operation[operation.name] = shares.fastest(
                     filters, costs(network, operation, measured, master=master)
                 )
-    return found
+    return by_operation
 
 
 def costs(
@@ -126,20 +126,20 @@ def costs(
         best = max(known, key=lambda link: link.bytes_per_second, default=None)
         links = [link or best for link in links]
     receivers = 1 if master else ranks - 1
-    found = []
+    filter_costs = []
     for link, seconds in zip(links, measured.seconds_per_gflop, strict=True):
         if link is None:
-            found.append(FilterCost(0.0, gflop * seconds, 0.0))
+            filter_costs.append(FilterCost(0.0, gflop * seconds, 0.0))
             continue
         messages = 4 if input_bytes else 2
-        found.append(
+        filter_costs.append(
             FilterCost(
                 fixed_s=messages * link.latency_s + 2 * input_bytes / link.bytes_per_second,
                 compute_s=gflop * seconds,
                 link_s=2 * receivers * filter_bytes / link.bytes_per_second,
             )
         )
-    return found
+    return filter_costs
 
 
 def slowest(

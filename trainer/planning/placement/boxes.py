@@ -56,17 +56,17 @@ class Box:
         return self & other == other
 
     def minus(self, other: Box) -> list[Box]:
-        """Disjoint boxes that hold every index of this box that is not in `other`."""
+        """Return disjoint boxes that hold every index of this box that is not in `other`."""
         common = self & other
         if common is None:
             return [self]
-        left, found = list(self.ranges), []
+        left, rest = list(self.ranges), []
         for axis, ((start, stop), (first, last)) in enumerate(zip(self.ranges, common.ranges, strict=True)):
             for part in ((start, first), (last, stop)):
                 if part[0] < part[1]:
-                    found.append(Box((*left[:axis], part, *self.ranges[axis + 1 :])))
+                    rest.append(Box((*left[:axis], part, *self.ranges[axis + 1 :])))
             left[axis] = (first, last)
-        return found
+        return rest
 
     def slices_in(self, outer: Box) -> tuple[slice, ...]:
         """Where this box lies in an array that holds exactly `outer`.
@@ -137,17 +137,17 @@ def joined(boxes: Iterable[Box]) -> list[Box]:
         left = sorted([*left[:i], *left[i + 1 : j], *left[j + 1 :], one])
 
 
-def _glued(one: Box, other: Box) -> Box | None:
-    """The union of two boxes that touch and differ along one axis only; None for any other two."""
-    apart = [axis for axis, (a, b) in enumerate(zip(one.ranges, other.ranges, strict=True)) if a != b]
+def _glued(box: Box, other: Box) -> Box | None:
+    """Return the union of two boxes that touch and differ along one axis only; None for any other two."""
+    apart = [axis for axis, (a, b) in enumerate(zip(box.ranges, other.ranges, strict=True)) if a != b]
     if len(apart) != 1:
         return None
-    (a, b), (c, d) = one.ranges[apart[0]], other.ranges[apart[0]]
-    return one.with_range(apart[0], (min(a, c), max(b, d))) if b == c or d == a else None
+    (a, b), (c, d) = box.ranges[apart[0]], other.ranges[apart[0]]
+    return box.with_range(apart[0], (min(a, c), max(b, d))) if b == c or d == a else None
 
 
 def divided(length: int, shares: Sequence[float]) -> list[Range | None]:
-    """Ranges of `0:length` in proportion to `shares`, by the largest remainder; ties go to the first.
+    """Return ranges of `0:length` in proportion to `shares`, by the largest remainder; ties go to the first.
 
     Args:
         length: of the axis.
@@ -167,9 +167,9 @@ def divided(length: int, shares: Sequence[float]) -> list[Range | None]:
     by_remainder = sorted(range(len(shares)), key=lambda i: (counts[i] - exact[i], i))
     for i in by_remainder[: length - sum(counts)]:
         counts[i] += 1
-    found: list[Range | None] = []
+    ranges: list[Range | None] = []
     start = 0
     for count in counts:
-        found.append((start, start + count) if count else None)
+        ranges.append((start, start + count) if count else None)
         start += count
-    return found
+    return ranges

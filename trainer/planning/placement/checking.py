@@ -51,12 +51,12 @@ def check(placement: Placement, lists: TaskLists) -> None:
                 moving = True
     waiting = {rank: lists[rank][at] for rank, at in position.items() if at < len(lists[rank])}
     if waiting:
-        said = "; ".join(
+        waits = "; ".join(
             f"rank {rank} waits for {next(one for one in task.messages if one not in arrived)}"
             for rank, task in waiting.items()
             if isinstance(task, Receive)
         )
-        raise ConfigError(f"The ranks would wait for each other for ever: {said}.")
+        raise ConfigError(f"The ranks would wait for each other for ever: {waits}.")
 
 
 def _check_messages(lists: TaskLists) -> None:
@@ -120,20 +120,20 @@ class _Place:
             self._updated = True
 
     def _check_reads(self, unit: Unit, micro: int) -> None:
-        """Each box that a unit reads is made here or has been received; all parts of a sum are."""
-        for reading, wanted in zip(self._network[unit.operation].readings, unit.reads, strict=True):
-            if wanted is None:
+        """See that each box that a unit reads, and each part of a sum, is made here or has been received."""
+        for reading, need in zip(self._network[unit.operation].readings, unit.reads, strict=True):
+            if need is None:
                 continue
             flow = self._placement.flows[reading.tensor]
             there = []
             for number, move in enumerate(flow.moves):
-                if move.target.rank != self._rank or move.box & wanted is None:
+                if move.target.rank != self._rank or move.box & need is None:
                     continue
                 if self._is_there(reading.tensor, number, micro, move.crosses):
                     there.append(move.box)
                 elif self._network[reading.tensor].sums:
                     raise self._error(f"compute {unit}", f"a part of {reading.tensor}{move.box}")
-            if missing := boxes.subtract(wanted, there):
+            if missing := boxes.subtract(need, there):
                 raise self._error(f"compute {unit}", f"{reading.tensor}{missing[0]}")
 
     def _is_there(self, tensor: str, number: int, micro: int, crosses: bool) -> bool:
@@ -142,28 +142,28 @@ class _Place:
         own = (unit for unit in self._placement.of(tensor) if unit.rank == self._rank)
         return all((unit, micro) in self._computed for unit in own)
 
-    def _check_send(self, one: Message) -> None:
-        what = f"send the {one}"
+    def _check_send(self, message: Message) -> None:
+        what = f"send the {message}"
         own = [unit for unit in self._placement.units if unit.rank == self._rank]
-        if one.content == "output" and any(
-            (unit, one.micro) not in self._computed for unit in own if unit.operation == one.name
+        if message.content == "output" and any(
+            (unit, message.micro) not in self._computed for unit in own if unit.operation == message.name
         ):
-            raise self._error(what, f"{one.name}, which is not computed yet")
-        if one.content == "gradient":
-            moved = self._placement.flows[one.name].moves[one.number].box
+            raise self._error(what, f"{message.name}, which is not computed yet")
+        if message.content == "gradient":
+            moved = self._placement.flows[message.name].moves[message.number].box
             if any(
-                (unit, one.micro) not in self._differentiated and self._reads(unit, one.name, moved)
+                (unit, message.micro) not in self._differentiated and self._reads(unit, message.name, moved)
                 for unit in own
             ):
                 raise self._error(what, "gradients of all that read it")
-        if one.content == "part" and any(
+        if message.content == "part" and any(
             (unit, micro) not in self._weighed
             for unit in own
-            if one.name in (weight.path for weight in self._network[unit.operation].weights)
+            if message.name in (weight.path for weight in self._network[unit.operation].weights)
             for micro in range(self._micro_batches)
         ):
             raise self._error(what, "gradients of all that use it")
-        if one.content == "value" and not self._updated:
+        if message.content == "value" and not self._updated:
             raise self._error(what, "the update")
 
     def _reads(self, unit: Unit, tensor: str, part: Box) -> bool:

@@ -79,11 +79,11 @@ def imbalance(values: tuple[float, ...]) -> float:
 def flops(placement: Placement, ranks: int) -> tuple[float, ...]:
     """Return the FLOPs of the forward pass on each rank."""
     operations = {one.name: one for one in placement.network.operations}
-    found = [0.0] * ranks
+    per_rank = [0.0] * ranks
     for unit in placement.units:
         operation = operations[unit.operation]
-        found[unit.rank] += operation.flops * share(operation, unit)
-    return tuple(found)
+        per_rank[unit.rank] += operation.flops * share(operation, unit)
+    return tuple(per_rank)
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,11 @@ class Sent:
 
 def sent(lists: TaskLists, ranks: int) -> tuple[Sent, ...]:
     """Return what each rank sends."""
-    found = []
+    per_rank = []
     for rank in range(ranks):
         sends = [task for task in lists.get(rank, ()) if isinstance(task, Send)]
-        found.append(Sent(sum(one.bytes for task in sends for one in task.messages), len(sends)))
-    return tuple(found)
+        per_rank.append(Sent(sum(one.bytes for task in sends for one in task.messages), len(sends)))
+    return tuple(per_rank)
 
 
 def owned(placement: Placement, ranks: int) -> tuple[int, ...]:
@@ -111,10 +111,10 @@ def owned(placement: Placement, ranks: int) -> tuple[int, ...]:
 
 
 def check_profile(profile: Profile, network: OperationGraph, ranks: int) -> None:
-    """See that a profile is of this network, and has devices and links of so many ranks.
+    """See that a profile is of this network, and has devices and links of `ranks` ranks.
 
     Raises:
-        InputError: says what it lacks.
+        InputError: says what the profile lacks.
     """
     if profile.ranks < ranks:
         raise InputError(
@@ -123,14 +123,14 @@ def check_profile(profile: Profile, network: OperationGraph, ranks: int) -> None
             key="devices",
         )
     samples = network.operations[-1].shape[0]
-    for one in network.operations:
-        per_sample = profile.operation(one.name).flops / profile.batch
-        if not math.isclose(per_sample, one.flops / samples, rel_tol=_SAME_FLOPS, abs_tol=_SAME_FLOPS):
+    for operation in network.operations:
+        per_sample = profile.operation(operation.name).flops / profile.batch
+        if not math.isclose(per_sample, operation.flops / samples, rel_tol=_SAME_FLOPS, abs_tol=_SAME_FLOPS):
             raise InputError(
-                f"The profile of {profile.network} has {per_sample:.4g} FLOPs per sample for {one.name}, and "
-                f"this network {one.flops / samples:.4g}.",
+                f"The profile of {profile.network} has {per_sample:.4g} FLOPs per sample for "
+                f"{operation.name}, and this network {operation.flops / samples:.4g}.",
                 cure="Make a profile of this configuration: cingulum profile CONFIG --out FILE",
-                key=f"operations.{one.name}.flops",
+                key=f"operations.{operation.name}.flops",
             )
 
 

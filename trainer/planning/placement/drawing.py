@@ -37,15 +37,15 @@ class Strip:
 
 def strips(layouts: Layouts) -> list[Strip]:
     """Return a strip for each run of operations that are divided alike, in their order."""
-    found: list[Strip] = []
+    strips: list[Strip] = []
     for name, held in layouts.items():
         axes, signs = cut_axes(held), _signs(held)
-        last = found[-1] if found else None
+        last = strips[-1] if strips else None
         if last and (last.axes, last.signs, last.ranks) == (axes, signs, held.ranks):
-            found[-1] = Strip(last.first, last.count + 1, axes, signs, held.ranks)
+            strips[-1] = Strip(last.first, last.count + 1, axes, signs, held.ranks)
         else:
-            found.append(Strip(name, 1, axes, signs, held.ranks))
-    return found
+            strips.append(Strip(name, 1, axes, signs, held.ranks))
+    return strips
 
 
 def cut_axes(held: TensorLayout) -> tuple[str, ...]:

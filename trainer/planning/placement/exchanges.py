@@ -131,15 +131,15 @@ def _planned(have: TensorLayout, need: TensorLayout, sums: bool, width: int) -> 
 
 
 def _all_parts(have: TensorLayout, target: Piece) -> tuple[list[Move], Box | None]:
-    found = [
+    moves = [
         Move(piece, target, part) for piece in have.pieces if (part := piece.box & target.box) is not None
     ]
-    missing = subtract(target.box, (move.box for move in found))
-    return found, missing[0] if missing else None
+    missing = subtract(target.box, (move.box for move in moves))
+    return moves, missing[0] if missing else None
 
 
 def _one_of_each(have: TensorLayout, target: Piece, sent: dict[int, int]) -> tuple[list[Move], Box | None]:
-    found: list[Move] = []
+    moves: list[Move] = []
     left = [target.box]
     near = [piece for piece in have.pieces if piece.box & target.box is not None]
     while left:
@@ -149,9 +149,9 @@ def _one_of_each(have: TensorLayout, target: Piece, sent: dict[int, int]) -> tup
             (Move(piece, target, part) for piece in holders if (part := piece.box & box) is not None), None
         )
         if move is None:
-            return found, box
-        found.append(move)
+            return moves, box
+        moves.append(move)
         if move.crosses:
             sent[move.source.rank] += move.box.size
         left += box.minus(move.box)
-    return found, None
+    return moves, None

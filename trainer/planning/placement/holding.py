@@ -62,11 +62,11 @@ def figures(placement: Placement, lists: TaskLists, ranks: int, times: int) -> d
     of_operation = {weight.path: one.name for one in placement.network.operations for weight in one.weights}
     crossing: Counter[tuple[str, str]] = Counter()
     pairs: Counter[tuple[int, int]] = Counter()
-    for one in _messages(lists):
-        is_feature = one.content in ("output", "gradient")
-        name = one.name if is_feature else of_operation[one.name]
-        crossing["features" if is_feature else "weights", name] += times * one.bytes
-        pairs[one.source, one.target] += times * one.bytes
+    for message in _messages(lists):
+        is_feature = message.content in ("output", "gradient")
+        name = message.name if is_feature else of_operation[message.name]
+        crossing["features" if is_feature else "weights", name] += times * message.bytes
+        pairs[message.source, message.target] += times * message.bytes
     copies: Counter[str] = Counter()
     for path, held in placement.holders.items():
         most = math.ceil(_elements(held) / math.prod(held.shape))
@@ -95,30 +95,30 @@ def figures(placement: Placement, lists: TaskLists, ranks: int, times: int) -> d
 
 
 def _neighbours(layouts: Mapping[str, TensorLayout]) -> list[_Row]:
-    found: list[_Row] = []
+    rows: list[_Row] = []
     for name, held in layouts.items():
         row = _Row([name], drawing.cut_axes(held), drawing.parts(held))
-        if found and found[-1].is_like(row):
-            found[-1].names.append(name)
+        if rows and rows[-1].is_like(row):
+            rows[-1].names.append(name)
         else:
-            found.append(row)
-    return found
+            rows.append(row)
+    return rows
 
 
 def _in_turn(rows: list[_Row]) -> list[_Row]:
-    """Two rows that take turns become one each."""
-    found: list[_Row] = []
+    """Return the rows, those that take turns (A, B, A, B) merged into one of each kind."""
+    merged: list[_Row] = []
     for row in rows:
-        if len(found) > 1 and found[-2].is_like(row) and found[-2].turns == found[-1].turns:
-            found[-2].names += row.names
-            found[-2].turns += 1
-            found[-2].turns_with, found[-1].turns_with = 1, -1
-        elif len(found) > 1 and found[-1].is_like(row) and found[-2].turns == found[-1].turns + 1:
-            found[-1].names += row.names
-            found[-1].turns += 1
+        if len(merged) > 1 and merged[-2].is_like(row) and merged[-2].turns == merged[-1].turns:
+            merged[-2].names += row.names
+            merged[-2].turns += 1
+            merged[-2].turns_with, merged[-1].turns_with = 1, -1
+        elif len(merged) > 1 and merged[-1].is_like(row) and merged[-2].turns == merged[-1].turns + 1:
+            merged[-1].names += row.names
+            merged[-1].turns += 1
         else:
-            found.append(row)
-    return found
+            merged.append(row)
+    return merged
 
 
 def _twice(held: list[TensorLayout]) -> float:

@@ -84,13 +84,13 @@ def computed_again(operations: Sequence[Operation]) -> set[str]:
     Args:
         operations: of the stage, in order.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     for one in reversed(operations):
         if one.keeps == "output":
-            found.add(one.name)
-        if one.keeps == "inputs" or one.name in found:
-            found.update(reading.tensor for reading in one.readings)
-    return found & {one.name for one in operations}
+            names.add(one.name)
+        if one.keeps == "inputs" or one.name in names:
+            names.update(reading.tensor for reading in one.readings)
+    return names & {one.name for one in operations}
 
 
 def _within(box: Box, other: Box) -> bool:

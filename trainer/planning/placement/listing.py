@@ -89,22 +89,22 @@ def _unstaged(placement: Placement, *chunks: Chunk) -> Pipeline:
 
 
 def buckets(placement: Placement) -> list[tuple[str, ...]]:
-    """Trainable variables whose gradients leave together, in the order in which they are complete.
+    """Return the trainable variables whose gradients leave together, in the order in which they are complete.
 
     Those of one bucket have numbers of the same width.
     """
     weights = {w.path: w for one in placement.network.operations for w in one.weights if w.trainable}
-    found: list[tuple[str, ...]] = []
+    buckets: list[tuple[str, ...]] = []
     for width in sorted({weight.width for weight in weights.values()}):
         bucket: list[str] = []
         for path in reversed([path for path, weight in weights.items() if weight.width == width]):
             bucket.append(path)
             if sum(weights[one].bytes for one in bucket) >= BUCKET_BYTES:
-                found.append(tuple(bucket))
+                buckets.append(tuple(bucket))
                 bucket = []
         if bucket:
-            found.append(tuple(bucket))
-    return found
+            buckets.append(tuple(bucket))
+    return buckets
 
 
 class _RankTasks:
@@ -169,15 +169,15 @@ class _RankTasks:
         }
 
     def _inputs(self, own: list[_Own]) -> list[_Own]:
-        """The inputs of the network, each where a stage of this rank reads it first."""
+        """Return the inputs of the network, each where a stage of this rank reads it first."""
         left = {
             operation.name: (operation, units) for operation, units in self._own if not operation.readings
         }
-        found: list[_Own] = []
+        inputs: list[_Own] = []
         for stage in own:
             read = {reading.tensor for one, units in stage if units for reading in one.readings}
-            found.append([left.pop(name) for name in list(left) if name in read])
-        return found
+            inputs.append([left.pop(name) for name in list(left) if name in read])
+        return inputs
 
     def _flushed(self) -> Iterator[Task]:
         yield from self._meanwhile
@@ -221,11 +221,11 @@ class _RankTasks:
         return reads and operation.kind in _HEAVY and any(weight.trainable for weight in operation.weights)
 
     def _of_first_users(self) -> dict[str, list[str]]:
-        """For each operation, the tensors of other ranks that it is the first one to use on this rank.
+        """Return for each operation the tensors of other ranks that it is the first to use on this rank.
 
         Before it, they must be there; after it, backwards, all of their gradients are.
         """
-        found: dict[str, list[str]] = {}
+        tensors: dict[str, list[str]] = {}
         seen: set[str] = set()
         for operation, units in self._own:
             for number, reading in enumerate(operation.readings):
@@ -236,22 +236,22 @@ class _RankTasks:
                 arriving = (flow.moves[one].box for one in flow.arriving.get(self._rank, ()))
                 if any(one & box is not None for one in arriving for box in wanted):
                     seen.add(reading.tensor)
-                    found.setdefault(operation.name, []).append(reading.tensor)
-        return found
+                    tensors.setdefault(operation.name, []).append(reading.tensor)
+        return tensors
 
     def _of_last_users(self) -> dict[str, list[tuple[str, ...]]]:
-        """For each operation, the buckets whose gradients are complete here once it is differentiated."""
+        """Return for each operation buckets whose gradients are complete once it is differentiated here."""
         users: dict[str, int] = {}
         for number, (operation, units) in enumerate(self._own):
             for weight in operation.weights if units else ():
                 if weight.trainable:
                     users.setdefault(weight.path, number)
-        found: dict[str, list[tuple[str, ...]]] = {}
+        by_operation: dict[str, list[tuple[str, ...]]] = {}
         for paths in self._buckets:
             numbers = [users[path] for path in paths if path in users]
             if numbers:
-                found.setdefault(self._own[min(numbers)][0].name, []).append(paths)
-        return found
+                by_operation.setdefault(self._own[min(numbers)][0].name, []).append(paths)
+        return by_operation
 
     def _send(self, flows: _Flows, content: Content, *, back: bool = False, micro: int = 0) -> Iterator[Task]:
         by_target: dict[int, list[Message]] = {}

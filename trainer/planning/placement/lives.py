@@ -137,12 +137,12 @@ class Lives:
 
     def _do(self, task: Task) -> None:
         if isinstance(task, Receive):
-            for one in task.messages:
-                self._use(one, one.bytes)
+            for message in task.messages:
+                self._use(message, message.bytes)
         elif isinstance(task, Send):
-            for one in task.messages:
-                self._micro = one.micro
-                self._send(one, alone=len(task.messages) == 1)
+            for message in task.messages:
+                self._micro = message.micro
+                self._send(message, alone=len(task.messages) == 1)
         elif isinstance(task, Compute):
             self._micro = task.micro
             self._compute(task.unit)
@@ -156,18 +156,20 @@ class Lives:
         else:
             self._update()
 
-    def _send(self, one: Message, *, alone: bool) -> None:
-        if one.content in ("output", "gradient"):
-            box = self._placement.flows[one.name].moves[one.number].box
-            if one.content == "output":
-                sent = list(self._own_parts(one.name, box))
+    def _send(self, message: Message, *, alone: bool) -> None:
+        if message.content in ("output", "gradient"):
+            box = self._placement.flows[message.name].moves[message.number].box
+            if message.content == "output":
+                sent = list(self._own_parts(message.name, box))
             else:
-                sent = [part for part in self._gradients[one.name, one.micro] if part[1] & box is not None]
+                sent = [
+                    part for part in self._gradients[message.name, message.micro] if part[1] & box is not None
+                ]
             for key, held in sent:
-                self._use(key, self._bytes(one.name, held))
+                self._use(key, self._bytes(message.name, held))
             if alone and len(sent) == 1 and sent[0][1] == box:
                 return  # it leaves from where it lies
-        self._pass(one.bytes)
+        self._pass(message.bytes)
 
     def _compute(self, unit: Unit) -> None:
         operation = self._operations[unit.operation]

@@ -89,7 +89,7 @@ def early(lists: TaskLists, rank: int) -> dict[Bundle, int]:
     """
     position = {other: 0 for other in lists if other != rank}
     sent: set[Bundle] = set()
-    found: dict[Bundle, int] = {}
+    arrivals: dict[Bundle, int] = {}
 
     def let_others_go_on(now: int) -> None:
         moving = True
@@ -102,7 +102,7 @@ def early(lists: TaskLists, rank: int) -> dict[Bundle, int]:
                     if isinstance(task, Send):
                         sent.add(task.messages)
                         if task.messages[0].target == rank:
-                            found[task.messages] = now
+                            arrivals[task.messages] = now
                     position[other] += 1
                     moving = True
 
@@ -111,4 +111,4 @@ def early(lists: TaskLists, rank: int) -> dict[Bundle, int]:
         if isinstance(task, Send):
             sent.add(task.messages)
             let_others_go_on(now + 1)
-    return found
+    return arrivals

@@ -28,19 +28,19 @@ class Reading:
     shape: tuple[int, ...]
     axes: tuple[tuple[int, WindowAxis] | None, ...]
 
-    def needs(self, wanted: Box) -> tuple[Need, ...] | None:
-        """Along each axis, what a box of the output needs of the input; None where it needs nothing."""
-        found = []
+    def needs(self, output: Box) -> tuple[Need, ...] | None:
+        """Return what a box of the output needs of the input along each axis; None where it needs nothing."""
+        needs = []
         for size, how in zip(self.shape, self.axes, strict=True):
-            need = Need((0, size)) if how is None else how[1].need(wanted.ranges[how[0]], size)
+            need = Need((0, size)) if how is None else how[1].need(output.ranges[how[0]], size)
             if need is None:
                 return None
-            found.append(need)
-        return tuple(found)
+            needs.append(need)
+        return tuple(needs)
 
-    def box(self, wanted: Box) -> Box | None:
-        """The box of the input that a box of the output needs."""
-        needs = self.needs(wanted)
+    def box(self, output: Box) -> Box | None:
+        """Return the box of the input that a box of the output needs."""
+        needs = self.needs(output)
         return None if needs is None else Box(tuple(need.range for need in needs))
 
 

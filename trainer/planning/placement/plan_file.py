@@ -94,14 +94,14 @@ class PlanFile(KeptFile):
     @model_validator(mode="after")
     def _fits_together(self) -> PlanFile:
         seen: set[str] = set()
-        for one in self.operations:
-            if one.name in seen:
-                raise ValueError(f"operations.{one.name}: is there twice")
-            seen.add(one.name)
-            for rank, _ in one.pieces:
+        for operation in self.operations:
+            if operation.name in seen:
+                raise ValueError(f"operations.{operation.name}: is there twice")
+            seen.add(operation.name)
+            for rank, _ in operation.pieces:
                 if rank >= self.ranks:
                     raise ValueError(
-                        f"operations.{one.name}: rank {rank} is not one of 0 to {self.ranks - 1}, "
+                        f"operations.{operation.name}: rank {rank} is not one of 0 to {self.ranks - 1}, "
                         f"since the plan is for {self.ranks}"
                     )
         return self
@@ -173,7 +173,7 @@ class PlanFile(KeptFile):
                     key=f"operations.{name}",
                 )
         planned = {one.name: one for one in self.operations}
-        found: Layouts = {}
+        layouts: Layouts = {}
         for name, operation in divided.items():
             key = f"operations.{name}"
             if name not in planned:
@@ -191,10 +191,10 @@ class PlanFile(KeptFile):
                     key=key,
                 )
             try:
-                found[name] = planned[name].divided()
+                layouts[name] = planned[name].divided()
             except ConfigError as error:
                 raise ConfigError(error.message, cure=error.cure, key=key) from None
-        return found
+        return layouts
 
 
 def layouts_of(placement: Placement) -> Layouts:

@@ -36,7 +36,7 @@ class FilterCost:
             raise ValueError(f"seconds must be finite and not negative: {numbers}")
 
     def seconds(self, filters: int) -> float:
-        """Seconds of so many filters: a + n (c + beta); 0 for none."""
+        """Return the seconds of `filters` filters: a + n (c + beta) for n of them; 0 for none."""
         return self.fixed_s + filters * (self.compute_s + self.link_s) if filters else 0.0
 
 

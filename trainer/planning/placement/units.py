@@ -78,17 +78,17 @@ class Placement:
         return {name: tuple(some) for name, some in found.items()}
 
     def elements_sent(self) -> dict[tuple[int, int], int]:
-        """Elements from rank to rank in one step: outputs, their gradients, gradients of weights, weights."""
+        """Return the elements from rank to rank in one step: outputs, weights, and the gradients of both."""
         # Inputs never cross: every rank reads its own.
-        found: dict[tuple[int, int], int] = defaultdict(int)
+        counts: dict[tuple[int, int], int] = defaultdict(int)
         for flow in self.flows.values():
             for (source, target), count in flow.elements_sent().items():
-                found[source, target] += count
-                found[target, source] += count
+                counts[source, target] += count
+                counts[target, source] += count
         for flow in (*self.reductions.values(), *self.returns.values()):
             for pair, count in flow.elements_sent().items():
-                found[pair] += count
-        return dict(found)
+                counts[pair] += count
+        return dict(counts)
 
 
 def place(network: OperationGraph, layouts: Mapping[str, TensorLayout]) -> Placement:
@@ -153,11 +153,11 @@ def _check(operation: Operation, held: TensorLayout) -> None:
     held.check(operation.name)
     if operation.kind in MAY_OVERLAP:
         return
-    for i, one in enumerate(held.pieces):
+    for i, piece in enumerate(held.pieces):
         for other in held.pieces[i + 1 :]:
-            if (twice := one.box & other.box) is not None:
+            if (twice := piece.box & other.box) is not None:
                 raise ConfigError(
-                    f"{operation.name}: ranks {one.rank} and {other.rank} both compute {twice}.",
+                    f"{operation.name}: ranks {piece.rank} and {other.rank} both compute {twice}.",
                     cure="Let one of them compute it; the other receives it.",
                     key=f"operations.{operation.name}",
                 )
@@ -209,7 +209,7 @@ def _flows(network: OperationGraph, units: Sequence[Unit]) -> dict[str, Redistri
     made: dict[str, dict[int, list[Box]]] = {}
     for unit in units:
         made.setdefault(unit.operation, {}).setdefault(unit.rank, []).append(unit.box)
-    found = {}
+    flows = {}
     for tensor, needed in _read(network, units).items():
         operation = network[tensor]
         held = made[tensor]
@@ -217,10 +217,10 @@ def _flows(network: OperationGraph, units: Sequence[Unit]) -> dict[str, Redistri
             # Parts of a sum on one rank are added up there first.
             held = {rank: boxes.disjoint(parts) for rank, parts in held.items()}
         have = layout(operation.shape, held)
-        found[tensor] = exchange(
+        flows[tensor] = exchange(
             have, layout(operation.shape, needed), tensor, sums=operation.sums, width=operation.width
         )
-    return found
+    return flows
 
 
 def _holders(network: OperationGraph, units: Sequence[Unit]) -> dict[str, TensorLayout]:

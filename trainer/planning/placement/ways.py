@@ -31,8 +31,8 @@ def spatial(
         parts: of each axis of space, such as (4, 1, 1).
         ranks: as many as there are parts.
         samples: of a micro-batch. With it, small maps are cut along channels: those of a resolution at which
-            convolutions have more weights than so many samples have values. Then maps cross, and gradients of
-            these weights do not.
+            convolutions have more weights than `samples` samples have values. Then maps cross, and gradients
+            of these weights do not.
 
     Raises:
         ConfigError: no feature map is large enough, or ranks and parts differ.
@@ -52,13 +52,13 @@ def spatial(
 
 
 def _small(network: OperationGraph, samples: int) -> set[tuple[int, ...]]:
-    """Resolutions at which convolutions have more weights than outputs."""
+    """Return the resolutions at which convolutions have more weights than outputs."""
     weights: Counter[tuple[int, ...]] = Counter()
-    for one in network.operations:
-        if one.kind in CONVOLUTIONS:
-            space = one.shape[1:-1]
-            weights[space] += sum(math.prod(weight.shape) for weight in one.weights)
-            weights[space] -= samples * math.prod(one.shape[1:])
+    for operation in network.operations:
+        if operation.kind in CONVOLUTIONS:
+            space = operation.shape[1:-1]
+            weights[space] += sum(math.prod(weight.shape) for weight in operation.weights)
+            weights[space] -= samples * math.prod(operation.shape[1:])
     return {space for space, more in weights.items() if more > 0}
 
 
@@ -71,12 +71,12 @@ def with_borders(network: OperationGraph, layouts: Mapping[str, TensorLayout]) -
     Then what crosses is the output of the convolution before, together with the sums of its batch norm: one
     exchange in place of two, forwards and backwards.
     """
-    found = dict(layouts)
+    bordered = dict(layouts)
     needed: dict[tuple[str, int], Box] = {}
     for operation in reversed(network.operations):
         if operation.kind not in (*MAY_OVERLAP, *_WINDOWED):
             continue
-        held = found[operation.name]
+        held = bordered[operation.name]
         if len(held.pieces) != len(held.ranks) or not all(
             _has_all_channels(one.box, held) for one in held.pieces
         ):
@@ -87,13 +87,13 @@ def with_borders(network: OperationGraph, layouts: Mapping[str, TensorLayout]) -
                 box = boxes.hull([piece.box, needed.get((operation.name, piece.rank), piece.box)])
                 # What would be computed twice must be less than what is computed once.
                 wider[piece.rank] = [box if box.size < 2 * piece.box.size else piece.box]
-            held = found[operation.name] = layout(held.shape, wider)
+            held = bordered[operation.name] = layout(held.shape, wider)
         for piece in held.pieces:
             for reading in operation.readings:
                 if (read := reading.box(piece.box)) is not None:
                     key = reading.tensor, piece.rank
                     needed[key] = boxes.hull([read, needed.get(key, read)])
-    return found
+    return bordered
 
 
 def _has_all_channels(box: Box, held: TensorLayout) -> bool:
@@ -119,7 +119,7 @@ def filters(
     """
     first = next(iter(shares))
     counts: dict[str, Sequence[float]] = dict(splits or {})
-    found: Layouts = {}
+    layouts: Layouts = {}
     for operation in network.operations:
         if not operation.readings:
             continue
@@ -128,15 +128,15 @@ def filters(
         if operation.name not in counts and before is not None and sum(before) == shape[-1]:
             counts[operation.name] = before
         if len(shape) < _IMAGE_AXES or (master and operation.kind not in CONVOLUTIONS):
-            found[operation.name] = replicated(shape, [first])
+            layouts[operation.name] = replicated(shape, [first])
         else:
             share = dict(zip(shares, counts.get(operation.name, list(shares.values())), strict=True))
-            found[operation.name] = cut(shape, len(shape) - 1, share)
-    return found
+            layouts[operation.name] = cut(shape, len(shape) - 1, share)
+    return layouts
 
 
 def replicas(
-    network: OperationGraph, count: int, ranks: int, one: Callable[[OperationGraph], Layouts]
+    network: OperationGraph, count: int, ranks: int, divide: Callable[[OperationGraph], Layouts]
 ) -> Layouts:
     """Divide samples over replicas of a placement: rank r of replica i is rank i * `ranks` + r.
 
@@ -144,15 +144,15 @@ def replicas(
         network: whose samples are those of all replicas.
         count: replicas.
         ranks: of one replica.
-        one: divides the network over ranks 0 to `ranks` - 1.
+        divide: divides the network over ranks 0 to `ranks` - 1.
 
     Raises:
         ConfigError: there are fewer samples than replicas.
     """
-    whole = one(network)
+    whole = divide(network)
     if count == 1:
         return whole
-    found = {}
+    layouts = {}
     for operation in network.operations:
         if operation.readings:
             held = whole[operation.name]
@@ -168,8 +168,8 @@ def replicas(
                 for piece in held.pieces:
                     box = piece.box.with_range(0, range_)
                     pieces.setdefault(number * ranks + piece.rank, []).append(box)
-            found[operation.name] = layout(held.shape, pieces)
-    return found
+            layouts[operation.name] = layout(held.shape, pieces)
+    return layouts
 
 
 def copies(layouts: Layouts, network: OperationGraph, count: int, ranks: int) -> Layouts:
@@ -181,7 +181,7 @@ def copies(layouts: Layouts, network: OperationGraph, count: int, ranks: int) ->
         count: replicas; rank r of replica i is rank i * `ranks` + r.
         ranks: of one replica.
     """
-    found: Layouts = {}
+    copied: Layouts = {}
     for operation in network.operations:
         if operation.readings:
             held = layouts[operation.name]
@@ -191,18 +191,18 @@ def copies(layouts: Layouts, network: OperationGraph, count: int, ranks: int) ->
                     start, stop = (end + number * held.shape[0] for end in piece.box.ranges[0])
                     box = piece.box.with_range(0, (start, stop))
                     pieces.setdefault(number * ranks + piece.rank, []).append(box)
-            found[operation.name] = layout(placed_shape(operation), pieces)
-    return found
+            copied[operation.name] = layout(placed_shape(operation), pieces)
+    return copied
 
 
 def resampled(layouts: Layouts, network: OperationGraph) -> Layouts:
-    """The same layouts for another number of samples: no rank uses weights that it did not use before.
+    """Return the same layouts for another number of samples: no rank uses weights that it did not use before.
 
     Args:
         layouts: of the same operations, or more.
         network: with the other number of samples.
     """
-    found: Layouts = {}
+    scaled: Layouts = {}
     for operation in network.operations:
         if operation.readings:
             held, shape = layouts[operation.name], placed_shape(operation)
@@ -211,8 +211,8 @@ def resampled(layouts: Layouts, network: OperationGraph) -> Layouts:
                 start, stop = (-(-end * shape[0] // held.shape[0]) for end in piece.box.ranges[0])
                 if start < stop:
                     pieces.setdefault(piece.rank, []).append(piece.box.with_range(0, (start, stop)))
-            found[operation.name] = layout(shape, pieces)
-    return found
+            scaled[operation.name] = layout(shape, pieces)
+    return scaled
 
 
 def placed_shape(operation: Operation) -> tuple[int, ...]:
@@ -221,9 +221,9 @@ def placed_shape(operation: Operation) -> tuple[int, ...]:
 
 
 def _by(network: OperationGraph, divided: Cut, first: int) -> Layouts:
-    found: Layouts = {}
+    layouts: Layouts = {}
     for operation in network.operations:
         if operation.readings:
             shape = placed_shape(operation)
-            found[operation.name] = divided(shape) or replicated(shape, [first])
-    return found
+            layouts[operation.name] = divided(shape) or replicated(shape, [first])
+    return layouts

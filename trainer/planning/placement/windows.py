@@ -46,8 +46,8 @@ class WindowAxis(ABC):
         """
 
     @abstractmethod
-    def need(self, wanted: Range, size: int) -> Need | None:
-        """What outputs `wanted[0] <= i < wanted[1]` need of an input of `size`; None for nothing."""
+    def need(self, span: Range, size: int) -> Need | None:
+        """Return what outputs `span[0] <= i < span[1]` need of an input of `size`; None for nothing."""
 
     def reached(self, given: Range) -> Range:
         """The outputs that inputs of a range add to, where an operation sums over other axes.
@@ -70,9 +70,9 @@ class Pointwise(WindowAxis):
         """See `WindowAxis.length`."""
         return size
 
-    def need(self, wanted: Range, size: int) -> Need:
+    def need(self, span: Range, size: int) -> Need:
         """See `WindowAxis.need`."""
-        return Need(wanted)
+        return Need(span)
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,10 @@ class Shifted(WindowAxis):
         """See `WindowAxis.length`."""
         return self.outputs
 
-    def need(self, wanted: Range, size: int) -> Need | None:
+    def need(self, span: Range, size: int) -> Need | None:
         """See `WindowAxis.need`; `skip` is negative where outputs of other inputs come first."""
-        start, stop = max(wanted[0] - self.offset, 0), min(wanted[1] - self.offset, size)
-        return Need((start, stop), skip=wanted[0] - self.offset - start) if start < stop else None
+        start, stop = max(span[0] - self.offset, 0), min(span[1] - self.offset, size)
+        return Need((start, stop), skip=span[0] - self.offset - start) if start < stop else None
 
 
 @dataclass(frozen=True)
@@ -118,10 +118,10 @@ class Grouped(WindowAxis):
         """See `WindowAxis.length`."""
         return size // self.inputs * self.outputs
 
-    def need(self, wanted: Range, size: int) -> Need:
+    def need(self, span: Range, size: int) -> Need:
         """See `WindowAxis.need`."""
-        first, last = wanted[0] // self.outputs, (wanted[1] - 1) // self.outputs
-        return Need((first * self.inputs, (last + 1) * self.inputs), skip=wanted[0] - first * self.outputs)
+        first, last = span[0] // self.outputs, (span[1] - 1) // self.outputs
+        return Need((first * self.inputs, (last + 1) * self.inputs), skip=span[0] - first * self.outputs)
 
 
 @dataclass(frozen=True)
@@ -165,11 +165,11 @@ class Sliding(_Window):
         total = max((self.length(size) - 1) * self.stride + self.reach - size, 0)
         return total // 2, total - total // 2
 
-    def need(self, wanted: Range, size: int) -> Need:
+    def need(self, span: Range, size: int) -> Need:
         """See `WindowAxis.need`."""
         before, _ = self.pads(size)
-        start = wanted[0] * self.stride - before
-        stop = (wanted[1] - 1) * self.stride - before + self.reach
+        start = span[0] * self.stride - before
+        stop = (span[1] - 1) * self.stride - before + self.reach
         inside = (max(start, 0), min(stop, size))
         return Need(inside, max(inside[0] - start, 0), max(stop - inside[1], 0))
 
@@ -189,15 +189,15 @@ class Spreading(_Window):
             return 0
         return max((size - 1) * self.stride + self.reach - self.length(size), 0) // 2
 
-    def need(self, wanted: Range, size: int) -> Need:
-        """See `WindowAxis.need`; `skip` may be negative: so many zeros come first, from no input at all."""
+    def need(self, span: Range, size: int) -> Need:
+        """See `WindowAxis.need`; where `skip` is negative, -`skip` zeros come first, from no input at all."""
         cut = self.cut(size)
-        first = -(-(wanted[0] + cut - self.reach + 1) // self.stride)
-        last = (wanted[1] - 1 + cut) // self.stride
+        first = -(-(span[0] + cut - self.reach + 1) // self.stride)
+        last = (span[1] - 1 + cut) // self.stride
         # With a stride longer than the kernel some outputs come from no input: a neighbour stands in for it.
         start = min(max(first, 0), size - 1)
         stop = max(min(last + 1, size), start + 1)
-        return Need((start, stop), skip=wanted[0] + cut - start * self.stride)
+        return Need((start, stop), skip=span[0] + cut - start * self.stride)
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ class Repeating(WindowAxis):
         """See `WindowAxis.length`."""
         return size * self.times
 
-    def need(self, wanted: Range, size: int) -> Need:
+    def need(self, span: Range, size: int) -> Need:
         """See `WindowAxis.need`."""
-        start = wanted[0] // self.times
-        return Need((start, (wanted[1] - 1) // self.times + 1), skip=wanted[0] - start * self.times)
+        start = span[0] // self.times
+        return Need((start, (span[1] - 1) // self.times + 1), skip=span[0] - start * self.times)

@@ -206,14 +206,14 @@ def load(name_or_path: str) -> Cluster:
     Raises:
         InputError: there is none, it cannot be read, or a key is unknown or impossible.
     """
-    known = dict(shipped())
+    paths = dict(shipped())
     is_path = "/" in name_or_path or name_or_path.endswith((".yaml", ".yml"))
-    if not is_path and name_or_path not in known:
-        close = difflib.get_close_matches(name_or_path, known, n=1, cutoff=0.5)
+    if not is_path and name_or_path not in paths:
+        close = difflib.get_close_matches(name_or_path, paths, n=1, cutoff=0.5)
         hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise InputError(f"There is no cluster {name_or_path!r}.{hint}", cure=f"{_CURE}{', '.join(known)}")
-    path = Path(name_or_path) if is_path else known[name_or_path]
-    return parse(yaml_reader.read_text(path, error=InputError, cure=f"{_CURE}{', '.join(known)}"), path)
+        raise InputError(f"There is no cluster {name_or_path!r}.{hint}", cure=f"{_CURE}{', '.join(paths)}")
+    path = Path(name_or_path) if is_path else paths[name_or_path]
+    return parse(yaml_reader.read_text(path, error=InputError, cure=f"{_CURE}{', '.join(paths)}"), path)
 
 
 def parse(text: str, path: Path) -> Cluster:
@@ -241,7 +241,7 @@ def shipped() -> Iterator[tuple[str, Path]]:
 
 
 def faster_links(cluster: Cluster, factor: float) -> Cluster:
-    """Return the cluster with links of so many times the bytes per second."""
+    """Return the cluster with links of `factor` times the bytes per second."""
     return _all(cluster, ("bytes_per_second",), factor)
 
 
@@ -251,7 +251,7 @@ def quicker_links(cluster: Cluster, factor: float) -> Cluster:
 
 
 def faster_devices(cluster: Cluster, factor: float) -> Cluster:
-    """Return the cluster with devices that are so many times as fast."""
+    """Return the cluster with devices that are `factor` times as fast."""
     keys = {"flops_per_second": factor, "half_flops_per_second": factor, "memory_bytes_per_second": factor}
     keys["operation_s"] = 1 / factor
     devices = {
@@ -262,7 +262,7 @@ def faster_devices(cluster: Cluster, factor: float) -> Cluster:
 
 
 def faster_disks(cluster: Cluster, factor: float) -> Cluster:
-    """Return the cluster with storage that reads and writes so many times as fast."""
+    """Return the cluster with storage that reads and writes `factor` times as fast."""
     keys = ("read_bytes_per_second", "shared_read_bytes_per_second", "write_bytes_per_second")
     storage = cluster.storage
     faster = {key: _times(getattr(storage, key), factor) for key in keys}
@@ -270,7 +270,7 @@ def faster_disks(cluster: Cluster, factor: float) -> Cluster:
 
 
 def faster_profile(profile: Profile, factor: float) -> Profile:
-    """Return the profile with devices that are so many times as fast."""
+    """Return the profile with devices that are `factor` times as fast."""
     operations = tuple(
         one.model_copy(
             update={key: tuple(s / factor for s in getattr(one, key)) for key in ("forward_s", "backward_s")}

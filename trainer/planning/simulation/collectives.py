@@ -48,7 +48,7 @@ class Exchanged:
         return self.latency_s + self.transfer_s
 
     def of(self, size: float, messages: int = 1) -> Exchanged:
-        """Return the same of `size` times the bytes, in so many exchanges one after the other."""
+        """Return the cost of `size` times the bytes, in `messages` exchanges one after the other."""
         return Exchanged(
             messages * self.latency_s,
             size * self.transfer_s,

@@ -45,17 +45,17 @@ def computed(
     devices = [fabric.device(rank) for rank in range(fabric.ranks)]
     half = "16" in precision
     operations = []
-    for one in network.operations:
-        forward = tuple(_forward(one, device, half=half) for device in devices)
+    for operation in network.operations:
+        forward = tuple(_forward(operation, device, half=half) for device in devices)
         operations.append(
             ProfiledOperation(
-                name=one.name,
-                kind=one.kind,
-                layer=one.layer,
-                measured=one.name,
-                flops=one.flops,
-                parameter_bytes=sum(weight.bytes for weight in one.weights),
-                output_bytes=math.prod(one.shape) * one.width,
+                name=operation.name,
+                kind=operation.kind,
+                layer=operation.layer,
+                measured=operation.name,
+                flops=operation.flops,
+                parameter_bytes=sum(weight.bytes for weight in operation.weights),
+                output_bytes=math.prod(operation.shape) * operation.width,
                 forward_s=forward,
                 forward_spread_s=(0.0,) * len(devices),
                 backward_s=tuple(BACKWARD * seconds for seconds in forward),
@@ -148,14 +148,14 @@ def scaled(measured: Profile, fabric: ClusterFabric, *, measured_on: str | None 
     )
 
 
-def _forward(one: Operation, device: DeviceSection, *, half: bool) -> float:
-    if not one.readings:
+def _forward(operation: Operation, device: DeviceSection, *, half: bool) -> float:
+    if not operation.readings:
         return 0.0
-    numbers = sum(math.prod(r.shape) for r in one.readings) + math.prod(one.shape)
-    moved = one.width * numbers + sum(weight.bytes for weight in one.weights)
+    numbers = sum(math.prod(r.shape) for r in operation.readings) + math.prod(operation.shape)
+    moved = operation.width * numbers + sum(weight.bytes for weight in operation.weights)
     moving = moved / device.memory_bytes_per_second.value
-    computing = one.flops / (_peak(device, half=half) * device.efficiency.value)
-    return device.operation_s.value + (max(moving, computing) if one.kind in COMPUTING else moving)
+    computing = operation.flops / (_peak(device, half=half) * device.efficiency.value)
+    return device.operation_s.value + (max(moving, computing) if operation.kind in COMPUTING else moving)
 
 
 def _peak(device: DeviceSection, *, half: bool) -> float:

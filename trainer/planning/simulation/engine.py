@@ -335,17 +335,17 @@ def fair(
             crossing.setdefault(resource, []).append(flow)
     left = {resource: capacity(resource) for resource in crossing}
     open_flows = {resource: len(flows) for resource, flows in crossing.items()}
-    found: dict[Key, float] = {}
-    while len(found) < len(paths):
+    rates: dict[Key, float] = {}
+    while len(rates) < len(paths):
         tightest = min(open_flows, key=lambda one: left[one] / open_flows[one])
         rate = left[tightest] / open_flows[tightest]
         for flow in crossing[tightest]:
-            if flow in found:
+            if flow in rates:
                 continue
-            found[flow] = rate
+            rates[flow] = rate
             for resource in paths[flow]:
                 left[resource] = max(0.0, left[resource] - rate)
                 open_flows[resource] -= 1
                 if not open_flows[resource]:
                     del open_flows[resource]
-    return found
+    return rates

@@ -16,7 +16,7 @@ HOUR = 3600.0
 
 @functools.lru_cache(maxsize=256)
 def largest_of(count: int) -> float:
-    """Return the expected largest of so many standard normal numbers: 0.56 of two, 3.24 of 1,024."""
+    """Return the expected largest of `count` standard normal numbers: 0.56 of two, 3.24 of 1,024."""
     if count <= 1:
         return 0.0
     normal = stats.norm
@@ -31,7 +31,7 @@ def largest_of(count: int) -> float:
 
 
 def slowest(ranks: int, deviation: float) -> float:
-    """Return by what the slowest of so many ranks computes longer than the mean, in expectation."""
+    """Return by what the slowest of `ranks` ranks computes longer than the mean, in expectation."""
     return 1.0 + deviation * largest_of(ranks)
 
 
@@ -91,7 +91,7 @@ def lengthened(interval_s: float, checkpoint_s: float, restart_s: float, between
 
 
 def interrupted(cluster: Cluster, hosts: int, checkpoint_bytes: float) -> Interrupted:
-    """Return what checkpoints and failures make of a training on so many hosts."""
+    """Return what checkpoints and failures make of a training on `hosts` hosts."""
     mean = cluster.failures.hours_between.value * HOUR / hosts
     takes = checkpoint_bytes / cluster.storage.write_bytes_per_second.value
     every = daly(takes, mean)

@@ -148,7 +148,7 @@ class ClusterFabric:
         hosts = (self.host(source), self.host(target))
         if hosts[0] == hosts[1]:
             return self._inside(source, target, hosts[0])
-        found: list[Resource] = [self._interface(source, hosts[0], "out")]
+        resources: list[Resource] = [self._interface(source, hosts[0], "out")]
         latency = max(self.kind(rank).interface.latency_s.value for rank in (source, target))
         network = self.cluster.network
         down: list[Resource] = []
@@ -159,12 +159,12 @@ class ClusterFabric:
             latency += level.latency_s.value
             rate = level.bytes_per_second.value
             if network.kind == "dragonfly":
-                found.append(self._of("between groups", *groups, rate=rate))
+                resources.append(self._of("between groups", *groups, rate=rate))
             else:
-                found.append(self._of(f"level {number + 1} up", groups[0], rate=rate))
+                resources.append(self._of(f"level {number + 1} up", groups[0], rate=rate))
                 down.append(self._of(f"level {number + 1} down", groups[1], rate=rate))
-        found += [*reversed(down), self._interface(target, hosts[1], "in")]
-        return Path(latency, tuple(found))
+        resources += [*reversed(down), self._interface(target, hosts[1], "in")]
+        return Path(latency, tuple(resources))
 
     def capacity(self, resource: Resource) -> float:
         """Return the bytes per second of a resource of some path."""

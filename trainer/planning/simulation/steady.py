@@ -63,13 +63,13 @@ def predict(placement: Placement, lists: TaskLists, profile: Profile, ranks: int
 
 def _passes(spans: Sequence[engine.Span]) -> list[PlayedPass]:
     """Return the passes of a rank, in the order of its spans."""
-    found: list[PlayedPass] = []
+    passes: list[PlayedPass] = []
     for rank, task, start, end in ((one.rank, one.task, one.start, one.end) for one in spans):
         if isinstance(task, Receive | UpdateOwned):
             continue
         kind = "forward" if isinstance(task, Compute) else "backward"
-        if found and (found[-1].kind, found[-1].micro, found[-1].end) == (kind, task.micro, start):
-            found[-1] = found[-1]._replace(end=end)
+        if passes and (passes[-1].kind, passes[-1].micro, passes[-1].end) == (kind, task.micro, start):
+            passes[-1] = passes[-1]._replace(end=end)
         else:
-            found.append(PlayedPass(rank, kind, task.micro, start, end))
-    return found
+            passes.append(PlayedPass(rank, kind, task.micro, start, end))
+    return passes

@@ -63,15 +63,15 @@ def dynamic(problem: StageProblem) -> tuple[int, ...]:
                         took += again.seconds[start, stop - 1, device]
                 held = problem.state_bytes[part].sum() + whole + kept * (flying - 1)
                 if stop == p:
-                    found, after = np.where(others == 0, took, np.inf), np.zeros(len(having), np.int64)
+                    bottleneck, after = np.where(others == 0, took, np.inf), np.zeros(len(having), np.int64)
                 else:
                     rest = np.maximum(least[stop, others], link_s[stop][device])  # (subsets, D)
                     after = rest.argmin(axis=1)
-                    found = np.maximum(rest.min(axis=1), took)
-                found = np.where(held <= problem.memory_bytes[device], found, np.inf)
-                better = found < least[start, having, device]
+                    bottleneck = np.maximum(rest.min(axis=1), took)
+                bottleneck = np.where(held <= problem.memory_bytes[device], bottleneck, np.inf)
+                better = bottleneck < least[start, having, device]
                 where = having[better]
-                least[start, where, device] = found[better]
+                least[start, where, device] = bottleneck[better]
                 stop_at[start, where, device] = stop
                 next_device[start, where, device] = after[better]
     plans = []
@@ -92,22 +92,22 @@ def _crossing(problem: StageProblem) -> Floats:
 
 
 def _link_s(problem: StageProblem, moved: float) -> Floats:
-    """Return seconds to send so many bytes from a device to another, or as many back, whichever is more."""
+    """Return the seconds to send `moved` bytes from a device to another, or back, whichever is more."""
     d = problem.devices
     if not moved:
         return np.zeros((d, d))
-    found = np.zeros((d, d))
+    seconds = np.zeros((d, d))
     source, target = np.nonzero(~np.eye(d, dtype=bool))
-    found[source, target] = problem.message_s(moved, source, target)
-    return np.maximum(found, found.T)
+    seconds[source, target] = problem.message_s(moved, source, target)
+    return np.maximum(seconds, seconds.T)
 
 
 def _plan(subset: int, device: int, stop_at: np.ndarray, next_device: np.ndarray) -> list[int]:
-    found: list[int] = []
+    devices: list[int] = []
     while subset:
-        start = len(found)
-        found += [device] * int(stop_at[start, subset, device] - start)
+        start = len(devices)
+        devices += [device] * int(stop_at[start, subset, device] - start)
         after = int(next_device[start, subset, device])
         subset &= ~(1 << device)
         device = after
-    return found
+    return devices

@@ -37,7 +37,7 @@ def first_on(problem: StageProblem) -> Filling:
     0 where there is one device.
     """
     p, d = problem.partitions, problem.devices
-    found = Filling(np.zeros((p, d)), np.zeros((p, d)))
+    filling = Filling(np.zeros((p, d)), np.zeros((p, d)))
     for device in range(d if d > 1 else 0):
         others = np.arange(d) != device
         paths = _paths(problem, others)
@@ -48,19 +48,19 @@ def first_on(problem: StageProblem) -> Filling:
             before = paths.before_s[a] + comes.min()
             goes = problem.message_s(moved, device, elsewhere) + problem.least_backward_s[a, others]
             after = (goes + np.maximum(problem.final_s[a, others], paths.after_s[a])).min()
-            found.before_s[q, device] = max(found.before_s[q, device], before)
-            found.after_s[q, device] = max(found.after_s[q, device], after)
-    return found
+            filling.before_s[q, device] = max(filling.before_s[q, device], before)
+            filling.after_s[q, device] = max(filling.after_s[q, device], after)
+    return filling
 
 
 def _paths(problem: StageProblem, allowed: np.ndarray) -> Filling:
     """Return the longest paths to each partition, with every one on the fastest of the allowed devices."""
-    found = Filling(np.zeros(problem.partitions), np.zeros(problem.partitions))
+    longest = Filling(np.zeros(problem.partitions), np.zeros(problem.partitions))
     # Pairs come in the order of p, and everything before p is done when p comes.
     for p, q in zip(*np.nonzero(problem.moved_bytes), strict=True):
-        before = found.before_s[p] + problem.forward_s[p, allowed].min()
-        last = np.maximum(problem.final_s[p, allowed], found.after_s[p])
+        before = longest.before_s[p] + problem.forward_s[p, allowed].min()
+        last = np.maximum(problem.final_s[p, allowed], longest.after_s[p])
         after = (problem.least_backward_s[p, allowed] + last).min()
-        found.before_s[q] = max(found.before_s[q], before)
-        found.after_s[q] = max(found.after_s[q], after)
-    return found
+        longest.before_s[q] = max(longest.before_s[q], before)
+        longest.after_s[q] = max(longest.after_s[q], after)
+    return longest

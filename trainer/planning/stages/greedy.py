@@ -18,13 +18,13 @@ def longest_first(problem: StageProblem) -> tuple[int, ...]:
         problem: that is planned.
     """
     load, held = np.zeros(problem.devices), np.zeros(problem.devices)
-    found = [0] * problem.partitions
+    devices = [0] * problem.partitions
     size = problem.state_bytes + problem.kept_bytes
     for p in np.argsort(-problem.work_s.mean(axis=1), kind="stable"):
         done = load + problem.work_s[p]
         fits = held + size[p] <= problem.memory_bytes
         device = int(np.argmin(np.where(fits, done, np.inf) if fits.any() else done))
-        found[p] = device
+        devices[p] = device
         load[device] = done[device]
         held[device] += size[p]
-    return tuple(found)
+    return tuple(devices)

@@ -96,11 +96,11 @@ class _Model:
 
     def upper(self) -> Floats:
         """Return upper bounds; of devices that are all alike, partition p is on one of the first p + 1."""
-        found = np.ones(self.step + 1)
-        found[self.step] = np.inf
+        bounds = np.ones(self.step + 1)
+        bounds[self.step] = np.inf
         if _alike(self.problem):
-            found[self.x[~np.tri(*self.x.shape, dtype=bool)]] = 0.0
-        return found
+            bounds[self.x[~np.tri(*self.x.shape, dtype=bool)]] = 0.0
+        return bounds
 
     def rows(self) -> tuple[object, Floats, Floats]:
         """Return the rows' coefficients, and their least and largest values."""
@@ -117,14 +117,14 @@ class _Model:
         self._ranges.append((low, high))
 
     def _assign(self) -> None:
-        one = self.problem
-        flying = one.micro_batches if one.schedule == "gpipe" else 1
-        flying = flying if one.again_s is None else 0
-        size = one.state_bytes + flying * one.kept_bytes
+        problem = self.problem
+        flying = problem.micro_batches if problem.schedule == "gpipe" else 1
+        flying = flying if problem.again_s is None else 0
+        size = problem.state_bytes + flying * problem.kept_bytes
         for columns in self.x:
             self._row(((column, 1.0) for column in columns), 1.0, 1.0)
-        for device in np.flatnonzero(np.isfinite(one.memory_bytes)):
-            limit = max(one.memory_bytes[device], 1e-300)
+        for device in np.flatnonzero(np.isfinite(problem.memory_bytes)):
+            limit = max(problem.memory_bytes[device], 1e-300)
             self._row(zip(self.x[:, device], size / limit, strict=True), -np.inf, 1.0 * (limit > 1e-300))
 
     def _begin(self) -> None:
@@ -136,26 +136,26 @@ class _Model:
                 self._row([(x[p], 1.0), *((column, -1.0) for column in y[: p + 1])], -np.inf, 0.0)
 
     def _compute(self) -> None:
-        one = self.problem
-        passes = one.passes_s
-        before, after = filling.first_on(one)
-        for device in range(one.devices):
+        problem = self.problem
+        passes = problem.passes_s
+        before, after = filling.first_on(problem)
+        for device in range(problem.devices):
             x, y = self.x[:, device], self.y[:, device]
-            for at_x, at_y in ((passes, before + after), (passes + one.final_s, before)):
+            for at_x, at_y in ((passes, before + after), (passes + problem.final_s, before)):
                 terms = [*zip(x, at_x[:, device], strict=True), *zip(y, at_y[:, device], strict=True)]
                 self._least(terms)
 
     def _send(self) -> None:
-        one = self.problem
-        d = range(one.devices)
+        problem = self.problem
+        d = range(problem.devices)
         for p, z in zip(self.read, self.z, strict=True):
-            reader = int(one.moved_bytes[p].argmax())
+            reader = int(problem.moved_bytes[p].argmax())
             for a in d:
                 self._row([(self.x[p, a], -1.0), *((z[a, b], 1.0) for b in d)], 0.0, 0.0)
                 self._row([(self.x[reader, a], -1.0), *((z[b, a], 1.0) for b in d)], 0.0, 0.0)
-        most = one.moved_bytes.max(axis=1)
+        most = problem.moved_bytes.max(axis=1)
         for a, b in ((a, b) for a in d for b in d if a != b):
-            took = {p: one.micro_batches * most[p] / one.bytes_per_second[a, b] for p in self.read}
+            took = {p: problem.micro_batches * most[p] / problem.bytes_per_second[a, b] for p in self.read}
             pairs = [
                 (z[way], took[p]) for p, z in zip(self.read, self.z, strict=True) for way in ((a, b), (b, a))
             ]

@@ -103,13 +103,13 @@ def _plans(
     bound = bound_s(problem, solved)
     if np.isinf(bound):
         raise NoneFits("no assignment fits into the memory of the devices")
-    found = []
+    assignments = []
     for planner in planners:
         begun = time.perf_counter()
         devices = _FOUND[planner](problem, seed, solved)
         seconds = time.perf_counter() - begun + took * (planner == "milp")
         step = float(step_s(problem, [devices])[0])
-        found.append(
+        assignments.append(
             Assignment(
                 planner=planner, devices=devices, step_s=step, bound_s=bound,
                 gap=step / bound - 1 if bound else 0.0,
@@ -117,7 +117,7 @@ def _plans(
                 fits=not overflow(problem, [devices])[0], seconds_taken=seconds,
             )
         )  # fmt: skip
-    return found
+    return assignments
 
 
 def plan_gabra(problem: StageProblem, seed: int) -> tuple[int, ...]:
@@ -125,11 +125,11 @@ def plan_gabra(problem: StageProblem, seed: int) -> tuple[int, ...]:
     started = [longest_first(problem)]
     if problem.devices <= MOST_DEVICES:
         started.append(dynamic(problem))
-    found = [
+    searches = [
         gabra(problem, seed=seed, population=POPULATION, started=started, climbing=True, distinct=True),
         gabra(problem, seed=seed, population=POPULATION, distinct=True),
     ]
-    return min(found, key=lambda one: one.history[-1]).devices
+    return min(searches, key=lambda one: one.history[-1]).devices
 
 
 _FOUND: dict[str, Callable[[StageProblem, int, MilpAssignment], tuple[int, ...]]] = {

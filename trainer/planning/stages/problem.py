@@ -139,7 +139,7 @@ class StageProblem:
         return self.passes_s + self.final_s
 
     def message_s(self, moved: float | Floats, source: int | NDArray, target: int | NDArray) -> Floats:
-        """Return the seconds that a message of so many bytes occupies its link."""
+        """Return the seconds that a message of `moved` bytes occupies its link."""
         return np.asarray(self.latency_s[source, target] + moved / self.bytes_per_second[source, target])
 
 

@@ -31,12 +31,12 @@ def stages(devices: Sequence[int]) -> list[Stage]:
     Args:
         devices: of each partition.
     """
-    found, start = [], 0
+    stages, start = [], 0
     for device, run in itertools.groupby(devices):
         stop = start + len(list(run))
-        found.append(Stage(int(device), start, stop))
+        stages.append(Stage(int(device), start, stop))
         start = stop
-    return found
+    return stages
 
 
 def order(stage_count: int, micro_batches: int, schedule: Schedule) -> list[Chunk]:

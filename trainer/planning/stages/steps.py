@@ -40,15 +40,15 @@ def step_s(problem: StageProblem, chromosomes: ArrayLike) -> Floats:
         (N,).
 
     Raises:
-        ValueError: it is not of this shape, or has a device that there is not.
+        ValueError: the assignments are not of this shape, or name a device that the problem lacks.
     """
     runs = _runs(_checked(problem, chromosomes))
     # Those with more stages have more chunks: sorted, the ones that are not done yet come first.
     falling = np.argsort(-runs.stage_count, kind="stable")
     runs = _Runs(*(array[falling] for array in runs))
-    found = np.empty(len(falling))
-    found[falling] = _play(problem, runs)
-    return found
+    seconds = np.empty(len(falling))
+    seconds[falling] = _play(problem, runs)
+    return seconds
 
 
 def memory(problem: StageProblem, chromosomes: ArrayLike) -> Floats:
@@ -115,7 +115,7 @@ def longest_s(problem: StageProblem) -> float:
 
 
 class _Table(NamedTuple):
-    """Chunks of every slot (row) of an order with so many stages (column); 2 P where there is none.
+    """Chunk of each slot (row) of the order with each number of stages (column); 2 P where there is none.
 
     Attributes:
         passes: stage of a forward pass, P + stage of a backward one.
@@ -155,12 +155,12 @@ class _Runs(NamedTuple):
 
 
 def _checked(problem: StageProblem, chromosomes: ArrayLike) -> Integers:
-    found = np.asarray(chromosomes)
-    if found.ndim != 2 or found.shape[1] != problem.partitions or found.dtype.kind not in "iu":
-        raise ValueError(f"assignments must be integers, (N, {problem.partitions}), not {found.shape}")
-    if found.size and not (found.min() >= 0 and found.max() < problem.devices):
+    devices = np.asarray(chromosomes)
+    if devices.ndim != 2 or devices.shape[1] != problem.partitions or devices.dtype.kind not in "iu":
+        raise ValueError(f"assignments must be integers, (N, {problem.partitions}), not {devices.shape}")
+    if devices.size and not (devices.min() >= 0 and devices.max() < problem.devices):
         raise ValueError(f"devices must be from 0 to {problem.devices - 1}")
-    return found.astype(np.int64, copy=False)
+    return devices.astype(np.int64, copy=False)
 
 
 def _runs(device: Integers) -> _Runs:
@@ -238,11 +238,11 @@ def _listed(reads: NDArray[np.bool_]) -> Integers:
 
 def _again_s(problem: StageProblem, runs: _Runs) -> Floats | None:
     """Return the seconds to compute each stage again, (N P,); None where everything is kept."""
-    found = problem.recomputed
-    if found is None:
+    recomputed = problem.recomputed
+    if recomputed is None:
         return None
     first, last = _ends(runs)
-    return found.seconds[first, last, runs.holder].ravel()
+    return recomputed.seconds[first, last, runs.holder].ravel()
 
 
 def _play(problem: StageProblem, runs: _Runs) -> Floats:

@@ -124,7 +124,7 @@ class Coordinator:
         return self._tickets.done == self._tickets.limit
 
     def next_update(self, seconds: float) -> AppliedUpdate | None:
-        """Serve until an update was applied, or so many seconds have passed.
+        """Serve until an update was applied, or `seconds` seconds have passed.
 
         Raises:
             WorldError: a server is gone, or no worker is left.
@@ -147,17 +147,17 @@ class Coordinator:
         wanted = np.array([self._pushed[process] for process in self._links.workers], np.int64)
         for process in further:
             self._post.send(process, Tag.COLLECT, wanted.view(np.uint8), channel=TO_SERVERS)
-        found: dict[int, np.ndarray] = {}
-        while len(found) < len(further):
+        states: dict[int, np.ndarray] = {}
+        while len(states) < len(further):
             self.look()
             arrived = self._post.next(_LOOK_S)
             if arrived is None:
                 continue
             if arrived.tag == Tag.STATE:
-                found[self._links.servers.index(arrived.source)] = arrived.array.view(np.float32)
+                states[self._links.servers.index(arrived.source)] = arrived.array.view(np.float32)
             else:
                 self._handle(arrived)
-        return found
+        return states
 
     def take_histogram(self) -> Histogram:
         """Return the histogram, and begin a new one."""
@@ -168,15 +168,15 @@ class Coordinator:
         """Handle what came over lifelines; raises as `next_update` does."""
         while True:
             try:
-                process, said = self._port.heard.get_nowait()
+                process, line = self._port.heard.get_nowait()
             except queue.Empty:
                 return
-            if said is None:
+            if line is None:
                 self._gone(process)
-            elif "stop" in said:
+            elif "stop" in line:
                 self.stop_asked = True
-            elif "error" in said:
-                kind, message, cure = said["error"]
+            elif "error" in line:
+                kind, message, cure = line["error"]
                 error: CingulumError = getattr(errors, kind)(message, cure=cure)
                 raise error
 

@@ -89,8 +89,8 @@ class Other:
             os._exit(self._code)
         return self._code
 
-    def _hear(self, said: dict[str, Any] | None) -> None:
-        if said is None:
+    def _hear(self, line: dict[str, Any] | None) -> None:
+        if line is None:
             if self._ended.is_set():
                 self._may_leave.set()
                 return
@@ -101,16 +101,16 @@ class Other:
             sys.stderr.flush()
             time.sleep(0.2)
             os._exit(1)
-        if "staging" in said:
-            self._staging = Path(said["staging"])
-        elif "end" in said:
-            self._code = int(said["end"])
+        if "staging" in line:
+            self._staging = Path(line["staging"])
+        elif "end" in line:
+            self._code = int(line["end"])
             self._ended.set()
-        elif "leave" in said:
-            self._clean = bool(said["leave"])
+        elif "leave" in line:
+            self._clean = bool(line["leave"])
             self._may_leave.set()
-        elif "gone" in said:
-            self._gone.put(said["gone"])
+        elif "gone" in line:
+            self._gone.put(line["gone"])
 
     def _pass_on(self, stop: StopRequest) -> None:
         def watch() -> None:

@@ -70,19 +70,19 @@ class AsyncLearner(DistributedModel):
         if coordinator.is_in_step:
             nearest = [(self._step // period + 1) * period for period in start.saves_every]
             coordinator.allow(min(start.last_step, *nearest))
-        found = None
-        while found is None:
+        applied = None
+        while applied is None:
             if start.is_stopping() or coordinator.stop_asked:
                 coordinator.allow(coordinator.nearest_limit)
                 if coordinator.is_in_step:
                     return None
             # Workers that hang end themselves, and lifelines tell who is gone.
             start.beat("waiting for workers")
-            found = coordinator.next_update(_LOOK_S)
+            applied = coordinator.next_update(_LOOK_S)
         self._is_collected = False
         self._step += 1
-        self._sums.assign_add(tf.constant(found.sums, tf.float64))
-        return Update([found.loss] * self._accumulation, found.samples)
+        self._sums.assign_add(tf.constant(applied.sums, tf.float64))
+        return Update([applied.loss] * self._accumulation, applied.samples)
 
     @property
     def is_in_step(self) -> bool:
@@ -119,13 +119,13 @@ class AsyncLearner(DistributedModel):
         whole = Histogram()
         for row in rows:
             whole.merge(Histogram(row.get("staleness", {}).get("updates")))
-        found = self._coordinator.facts()
+        facts = self._coordinator.facts()
         return {
             "mode": "async",
             "servers": self._servers,
-            "world_size": len(found["updates_per_worker"]),
+            "world_size": len(facts["updates_per_worker"]),
             "staleness": whole.to_json(),
-            **found,
+            **facts,
         }
 
 

@@ -99,20 +99,20 @@ class Gradients:
             batches: the micro-batches of an update.
             step: its number, from 0: layers draw for its samples as in any other strategy.
         """
-        found, whole = [], len(batches) == 1
+        passes, whole = [], len(batches) == 1
         for micro, batch in enumerate(batches):
             at = tf.constant(step, tf.int64), tf.constant(micro, tf.int64)
             *computed, marks = self._step(*batch, at, whole)
             self._timeline.add(marks)
-            found.append(computed)
-        same = zip(*(f[0] for f in found), strict=True)
+            passes.append(computed)
+        same = zip(*(f[0] for f in passes), strict=True)
         gradients = [np.asarray(np.mean([g.numpy() for g in micro], axis=0), np.float32) for micro in same]
         if self._clip is not None:
             norm = float(np.sqrt(sum(float(np.sum(np.square(g, dtype=np.float64))) for g in gradients)))
             if norm > self._clip:
                 gradients = [np.asarray(g * (self._clip / norm), np.float32) for g in gradients]
-        sums = np.sum([f[2].numpy() for f in found], axis=0)
-        return gradients, float(np.mean([float(f[1]) for f in found])), sums
+        sums = np.sum([f[2].numpy() for f in passes], axis=0)
+        return gradients, float(np.mean([float(f[1]) for f in passes])), sums
 
     def _timed(self, x: Any, y: Any, w: Any, at: Any, whole: bool) -> tuple[list[Any], Any, Any, Any]:
         with self._timeline.tracing():
@@ -201,10 +201,10 @@ class Worker:
             if not ready and self._steps.left:
                 self._steps.take()
                 ready = self._read(source)
-            asked = now()
+            asked_at = now()
             self._ask(holding=True)
             step, is_extra = self._receive_go()
-            waited = now() - asked
+            waited = now() - asked_at
             if step // self._steps_per_epoch == epoch:
                 record("wait", waited, peer=self._links.servers[0])
             else:
@@ -214,9 +214,9 @@ class Worker:
                 batches = self._read(self._single(step))
             else:
                 batches, ready = ready, []
-            asked = now()
+            asked_at = now()
             versions = self._take_weights()
-            record("receive", now() - asked, size=size)
+            record("receive", now() - asked_at, size=size)
             before = state.flat(self._untrained)
             self._beat("computing a training step")
             gradients, loss, sums = self._gradients.of(batches, step)
@@ -271,7 +271,7 @@ class Worker:
         return versions
 
     def _push(
-        self, gradients: list[np.ndarray], before: np.ndarray, versions: list[int], told: list[float]
+        self, gradients: list[np.ndarray], before: np.ndarray, versions: list[int], figures: list[float]
     ) -> None:
         """Send gradients, to server 0 last: what it has applied, the others have got."""
         servers = self._links.servers
@@ -282,7 +282,7 @@ class Worker:
                 for _ in servers[1:]:
                     self._wait_for(left)
                 parts.append(state.flat(self._untrained) - before)
-            array = state.message([versions[server], *told], np.concatenate(parts))
+            array = state.message([versions[server], *figures], np.concatenate(parts))
             self.post.send(servers[server], Tag.PUSH, array, left.release)
 
     def _wait_for(self, left: threading.Semaphore) -> None:

@@ -176,14 +176,14 @@ def _size(step: Step, sample: Sample) -> tuple[int, int]:
 
 def _seconds(work: Callable[[], None]) -> float:
     """Return seconds of a call: the median of some windows, in each of which it is called again and again."""
-    found = []
+    seconds = []
     for _ in range(WINDOWS):
         calls, began = 0, time.perf_counter()
         while (spent := time.perf_counter() - began) < WINDOW_S:
             work()
             calls += 1
-        found.append(spent / calls)
-    return statistics.median(found)
+        seconds.append(spent / calls)
+    return statistics.median(seconds)
 
 
 def _timed(step: Step, samples: int, filters: int) -> float:
@@ -234,9 +234,9 @@ def time_messages(mailbox: Mailbox, process: int) -> list[Timed]:
         process: that answers.
     """
     load = np.zeros(max(SIZES), np.uint8)
-    found: list[Timed] = []
+    timed: list[Timed] = []
     for size in SIZES:
-        if (REPEATS + 1) * expected(found, size) > MOST_S:
+        if (REPEATS + 1) * expected(timed, size) > MOST_S:
             break
         took = []
         for _ in range(REPEATS + 1):
@@ -244,17 +244,17 @@ def time_messages(mailbox: Mailbox, process: int) -> list[Timed]:
             mailbox.send(process, _LOAD, load[:size])
             mailbox.wait()
             took.append(time.perf_counter() - began)
-        found.append(Timed(size, statistics.median(took[1:])))
+        timed.append(Timed(size, statistics.median(took[1:])))
     mailbox.send(process, _END, load[:1])
-    return found
+    return timed
 
 
 def answer_messages(mailbox: Mailbox, processes: int = 1) -> None:
-    """Answer so many processes until all of them have measured."""
-    told = np.zeros(1, np.uint8)
+    """Answer `processes` processes until all of them have measured."""
+    answer = np.zeros(1, np.uint8)
     while processes:
         message = mailbox.wait()
         if message.tag == _END:
             processes -= 1
         else:
-            mailbox.send(message.source, _ANSWER, told)
+            mailbox.send(message.source, _ANSWER, answer)

@@ -56,17 +56,17 @@ class Filters(PlacedStrategy):
         if self._filters.balance == "equal" or world.size % replicas or world.size == replicas:
             return
         devices = calibration.devices(world)
-        known = measured_in(recorded)
+        speeds = measured_in(recorded)
         # Links are measured to the first rank of each replica.
-        if recorded and known and known.devices == devices and recorded.get("replicas") == replicas:
+        if recorded and speeds and speeds.devices == devices and recorded.get("replicas") == replicas:
             if self._decided(recorded["balance"]):
                 self._divisions = recalibrated_in(recorded, devices)
-            known = self._divisions[0].measured if self._divisions else known
+            speeds = self._divisions[0].measured if self._divisions else speeds
         else:
             network = agree(world, lambda: read(model, self._samples))
             sample = calibration.sample_of(network, model)
-            known = calibration.measure(world, sample, devices, replicas=replicas)
-        self.measured = known
+            speeds = calibration.measure(world, sample, devices, replicas=replicas)
+        self.measured = speeds
 
     def _decided(self, about: dict[str, Any]) -> bool:
         """Whether a plan's `balance` was decided by the rule of this configuration."""
@@ -135,11 +135,11 @@ class Filters(PlacedStrategy):
         from trainer.strategies.placed import calibration, filters_plan
         from trainer.strategies.placed.reading import read
 
-        by, replicas, known = self._filters.balance, self._filters.replicas, self.measured
-        if by == "equal" or known is None:
+        by, replicas, speeds = self._filters.balance, self._filters.replicas, self.measured
+        if by == "equal" or speeds is None:
             return None
         network = read(learner.model, self._samples)
-        found = filters_plan.look(learner, known, calibration.sample_of(network, learner.model))
+        found = filters_plan.look(learner, speeds, calibration.sample_of(network, learner.model))
         if found is None:
             return None
         measured, cost_s = found
@@ -163,17 +163,17 @@ class Filters(PlacedStrategy):
         before = self.measured, self._splits
         self.measured = measured
         try:
-            found = cast(FiltersPlan, self.plan(learner.model, learner.optimizer, learner.world.size))
+            replanned = cast(FiltersPlan, self.plan(learner.model, learner.optimizer, learner.world.size))
         except ConfigError:  # on all ranks, such as for a message of 2 GiB: training goes on as it is divided
             self.measured, self._splits = before
             return None
         if step is not None:
             first = Recalibration(0, cast("RankSpeeds", before[0]), plan.told(0))
-            new = Recalibration(step, measured, found.told(step))
+            new = Recalibration(step, measured, replanned.told(step))
             self._divisions = (*(self._divisions or (first,)), new)
-        found = dataclasses.replace(found, recalibrated=self._divisions)
-        learner.divide(found)
-        return found
+        replanned = dataclasses.replace(replanned, recalibrated=self._divisions)
+        learner.divide(replanned)
+        return replanned
 
     def shares(self, ranks: int) -> list[float]:
         """Return each rank's share of the filters; as measured, of all filters together.

@@ -61,7 +61,7 @@ class FiltersPlan(PlacedPlan):
         return {**super().tree(), "recalibrated": [one.told for one in self.recalibrated]}
 
     def told(self, step: int) -> dict[str, Any]:
-        """Return what plan.json says of this division, which began after so many updates."""
+        """Return what plan.json says of this division, which began after `step` updates."""
         return {"step": step, **{name: getattr(self, name) for name in CHANGED}}
 
     def result(self) -> dict[str, Any]:
@@ -89,24 +89,24 @@ def recalibrated_in(plan: dict[str, Any], devices: tuple[Device, ...]) -> tuple[
         plan: plan.json.
         devices: of all ranks.
     """
-    found: list[Recalibration] = []
+    divisions: list[Recalibration] = []
     listed = plan.get("recalibrated")
-    for told in listed if isinstance(listed, list) else ():
-        measured = measured_in(told) if isinstance(told, dict) else None
+    for entry in listed if isinstance(listed, list) else ():
+        measured = measured_in(entry) if isinstance(entry, dict) else None
         if measured is None or measured.devices != devices:
             break
-        step = told.get("step")
-        follows = isinstance(step, int) and (step > found[-1].step if found else step == 0)
-        if not (follows and isinstance(told.get("way"), str)):
+        step = entry.get("step")
+        follows = isinstance(step, int) and (step > divisions[-1].step if divisions else step == 0)
+        if not (follows and isinstance(entry.get("way"), str)):
             break
-        found.append(Recalibration(step, measured, told))
-    return tuple(found)
+        divisions.append(Recalibration(step, measured, entry))
+    return tuple(divisions)
 
 
 # What the ranks' devices can do now, found out by all ranks between two updates.
 
 
-def look(learner: PlacedModel, known: RankSpeeds, sample: Sample) -> tuple[RankSpeeds, float] | None:
+def look(learner: PlacedModel, speeds: RankSpeeds, sample: Sample) -> tuple[RankSpeeds, float] | None:
     """Measure the devices again, where the updates since the last look may have lost time; a collective.
 
     However filters are divided, an update takes at least as long as the rank that waits most is busy now: if
@@ -116,7 +116,7 @@ def look(learner: PlacedModel, known: RankSpeeds, sample: Sample) -> tuple[RankS
 
     Args:
         learner: on all ranks.
-        known: what was measured last.
+        speeds: what was measured last.
         sample: a convolution of the network.
 
     Returns:
@@ -124,9 +124,9 @@ def look(learner: PlacedModel, known: RankSpeeds, sample: Sample) -> tuple[RankS
         rank; None where no division would save enough.
     """
     world = learner.world
-    told = world.allgather_object([learner.waiting.share(), learner.waiting.traced_s])
-    shares = [share for share, _ in told if share is not None]
+    everyones = world.allgather_object([learner.waiting.share(), learner.waiting.traced_s])
+    shares = [share for share, _ in everyones if share is not None]
     if len(shares) == world.size and max(shares) <= LEAST_SAVING:
         return None
     seconds = calibration.seconds_per_gflop(world, sample)
-    return known.model_copy(update={"seconds_per_gflop": seconds}), max(traced for _, traced in told)
+    return speeds.model_copy(update={"seconds_per_gflop": seconds}), max(traced for _, traced in everyones)

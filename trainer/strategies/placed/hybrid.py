@@ -71,8 +71,10 @@ class Hybrid(PlacedStrategy):
         told = world.broadcast_object(found and dataclasses.asdict(found))
         self._division = division_in({"division": told})
 
-    def _may_follow(self, known: Division, recorded: dict[str, Any], model: keras.Model, ranks: int) -> bool:
-        """Whether a recorded division is one of this configuration, for this network and so many ranks."""
+    def _may_follow(
+        self, division: Division, recorded: dict[str, Any], model: keras.Model, ranks: int
+    ) -> bool:
+        """Return whether a recorded division is of this configuration, for this network and `ranks` ranks."""
         from trainer.planning.placement import staging
         from trainer.strategies.placed.reading import read
 
@@ -80,11 +82,11 @@ class Hybrid(PlacedStrategy):
         count = min(self._partitions(ranks), len(staging.groups(network)))
         asked = (section.planner, section.schedule, section.micro_batches, section.recompute)
         return (
-            asked == (known.planner, known.schedule, known.micro_batches, known.recompute)
+            asked == (division.planner, division.schedule, division.micro_batches, division.recompute)
             and recorded.get("replicas") == section.replicas
             and recorded.get("world_size") == ranks * section.replicas
-            and count == len(known.partitions)
-            and known.fits_network(network, ranks)
+            and count == len(division.partitions)
+            and division.fits_network(network, ranks)
         )
 
     def _partitions(self, ranks: int) -> int:
@@ -133,7 +135,7 @@ class Hybrid(PlacedStrategy):
         section, network = self._hybrid, read(model, self._samples)
         parts, problem = self.problem(model, ranks)
         try:
-            found = planners.plan(problem, section.planner, self.config.train.seed)
+            assignment = planners.plan(problem, section.planner, self.config.train.seed)
         except planners.NoneFits:
             self._memory = None
             return dataclasses.replace(self._decided(model, ranks), fits=False)
@@ -148,11 +150,11 @@ class Hybrid(PlacedStrategy):
             section.schedule,
             section.micro_batches,
             tuple(network[names[0]].layer or names[0] for names in parts),
-            found.devices,
+            assignment.devices,
             "FLOPs" if self.profile is None else "profile",
-            None if self.profile is None else found.step_s,
-            found.gap,
-            found.fits,
+            None if self.profile is None else assignment.step_s,
+            assignment.gap,
+            assignment.fits,
             recompute=section.recompute,
         )
         return division if self.profile is None else self._predicted(model, division, self.profile, ranks)

@@ -42,7 +42,7 @@ class Division:
     recompute: bool = False
 
     def fits_network(self, network: OperationGraph, ranks: int) -> bool:
-        """Return whether it divides this network over so many ranks; one that was edited may not."""
+        """Return whether it divides this network over `ranks` ranks; a division that was edited may not."""
         try:
             parts = self.parts(network)
         except ValueError:
@@ -104,13 +104,13 @@ class HybridPlan(PlacedPlan):
 
 def division_in(plan: dict[str, Any] | None) -> Division | None:
     """Return the division of plan.json; None where there is none, or it cannot be read."""
-    told = (plan or {}).get("division")
+    entry = (plan or {}).get("division")
     names = {field.name for field in dataclasses.fields(Division)}
-    if not isinstance(told, dict) or {*told, "recompute"} != names:  # older plans do not have it
+    if not isinstance(entry, dict) or {*entry, "recompute"} != names:  # older plans do not have it
         return None
-    lists = told["partitions"], told["ranks"]
+    lists = entry["partitions"], entry["ranks"]
     if not all(isinstance(one, list) and one for one in lists) or len(lists[0]) != len(lists[1]):
         return None
     if not all(isinstance(rank, int) and rank >= 0 for rank in lists[1]):
         return None
-    return Division(**{**told, "partitions": tuple(map(str, lists[0])), "ranks": tuple(lists[1])})
+    return Division(**{**entry, "partitions": tuple(map(str, lists[0])), "ranks": tuple(lists[1])})

@@ -110,13 +110,14 @@ class HypergraphParallel(PlacedStrategy):
         from trainer.strategies.placed.hypergraph_plan import decided_in
 
         super().calibrate(model, world, recorded)
-        section, known, is_auto = self._hypergraph, decided_in(recorded), self._hypergraph.replicas == "auto"
+        section, decided = self._hypergraph, decided_in(recorded)
+        is_auto = section.replicas == "auto"
         if section.plan is not None or (not is_auto and world.size % self.replicas):
             return
         if is_auto:
             self._replicas = agree(world, lambda: self._most_replicas(world.size))
-        if known and agree(world, lambda: self._may_follow(known, model, world.size)):
-            self._decided = known
+        if decided and agree(world, lambda: self._may_follow(decided, model, world.size)):
+            self._decided = decided
             return
         if not is_auto:
             agree(world, lambda: replicas.check_listed(world.size // self.replicas))
@@ -140,20 +141,20 @@ class HypergraphParallel(PlacedStrategy):
     def _asked(self) -> dict[str, Any]:
         return {key: getattr(self._hypergraph, key) for key in _KEYS}
 
-    def _may_follow(self, known: Decided, model: keras.Model, world_size: int) -> bool:
-        """Whether what was recorded is of this configuration, for this network and so many ranks.
+    def _may_follow(self, decided: Decided, model: keras.Model, world_size: int) -> bool:
+        """Return whether `decided` is of this configuration, for this network and `world_size` ranks.
 
-        If so, there are as many replicas as then.
+        If so, there are as many replicas as when it was recorded.
         """
         from trainer.errors import ConfigError
         from trainer.strategies.placed.reading import read
 
-        before, ranks = self._replicas, known.divided.ranks
-        if known.asked != self._asked or world_size % ranks:
+        before, ranks = self._replicas, decided.divided.ranks
+        if decided.asked != self._asked or world_size % ranks:
             return False
         self._replicas = world_size // ranks
         try:
-            known.divided.layouts(read(model, self._samples))
+            decided.divided.layouts(read(model, self._samples))
         except ConfigError:
             self._replicas = before
             return False
@@ -170,7 +171,7 @@ class HypergraphParallel(PlacedStrategy):
         from trainer.strategies.placed.reading import read
 
         section, network = self._hypergraph, read(model, self._samples)
-        wanted = PartitionGoal(
+        goal = PartitionGoal(
             section.objective,
             section.balance,
             section.imbalance,
@@ -180,7 +181,7 @@ class HypergraphParallel(PlacedStrategy):
         return planning.plan(
             network,
             ranks,
-            wanted,
+            goal,
             profile=self.profile,
             micro_batches=section.micro_batches,
             pipeline=lambda layouts: self.pipeline(network, layouts),
@@ -199,8 +200,8 @@ class HypergraphParallel(PlacedStrategy):
         from trainer.strategies.placed.reading import read
 
         ranks = world_size // self.settle(model, world_size)
-        network, found = read(model, self._samples), self.find(model, ranks)
-        best = found.best
+        network, search = read(model, self._samples), self.find(model, ranks)
+        best = search.best
         self._layouts = best.layouts
         rows = explaining.rows(network, best.layouts, ranks, self.micro_batches)
         file = PlanFile.of_layouts(
@@ -222,12 +223,12 @@ class HypergraphParallel(PlacedStrategy):
                     "imbalance": one.imbalance,
                     "layer_imbalance": one.layer_imbalance,
                 }
-                for one in found.uniform
+                for one in search.uniform
             ],
-            hypergraphs=[dataclasses.asdict(one) for one in found.hypergraphs],
+            hypergraphs=[dataclasses.asdict(one) for one in search.hypergraphs],
             rows=[dataclasses.asdict(one) for one in rows],
             file=file.model_dump_json(),
-            left_out=list(found.left_out),
+            left_out=list(search.left_out),
         )
         return self._decided
 
@@ -274,13 +275,13 @@ class HypergraphParallel(PlacedStrategy):
 
     def way(self, ranks: int) -> str:
         """Return what was found, and how much it sends."""
-        found = self._decided
-        if found is None:
+        decided = self._decided
+        if decided is None:
             raise TypeError("nothing was decided")
-        mebibytes = sum(found.bytes.values()) / 2**20
-        used = {rank for one in found.divided.operations for rank, _ in one.pieces}
+        mebibytes = sum(decided.bytes.values()) / 2**20
+        used = {rank for one in decided.divided.operations for rank, _ in one.pieces}
         idle = f" ({ranks - len(used)} with nothing to do)" if len(used) < ranks else ""
         return (
-            f"least {self._hypergraph.objective} on {ranks} rank(s){idle}, {found.label}: "
+            f"least {self._hypergraph.objective} on {ranks} rank(s){idle}, {decided.label}: "
             f"{mebibytes:.3g} MiB of a replica cross in an update"
         )

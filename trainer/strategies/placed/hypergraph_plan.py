@@ -84,14 +84,14 @@ class HypergraphPlan(PlacedPlan):
 
 def decided_in(plan: dict[str, Any] | None) -> Decided | None:
     """Return what was decided by plan.json; None where there is nothing, or it cannot be read."""
-    told = (plan or {}).get("decided")
-    if not isinstance(told, dict) or {"left_out": [], **told}.keys() != Decided.__dataclass_fields__.keys():
+    entry = (plan or {}).get("decided")
+    if not isinstance(entry, dict) or {"left_out": [], **entry}.keys() != Decided.__dataclass_fields__.keys():
         return None
-    if not isinstance(told["file"], str):
+    if not isinstance(entry["file"], str):
         return None
-    found = Decided(**told)
+    decided = Decided(**entry)
     try:
-        _ = found.divided
+        _ = decided.divided
     except InputError:
         return None
-    return found
+    return decided

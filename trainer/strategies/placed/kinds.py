@@ -104,14 +104,14 @@ def samples_only(shape: Shape) -> tuple[tuple[int, WindowAxis] | None, ...]:
 
 def _weights(layer: Any, cuts: dict[str, tuple[int | None, ...]]) -> tuple[Weight, ...]:
     """The layer's variables that there are, of those named."""
-    found = []
+    weights = []
     for name, axes in cuts.items():
         variable = getattr(layer, name, None)
         if variable is not None:
             shape = tuple(int(length) for length in variable.shape)
             width = np.dtype(variable.dtype).itemsize
-            found.append(Weight(variable.path, shape, axes, bool(variable.trainable), width))
-    return tuple(found)
+            weights.append(Weight(variable.path, shape, axes, bool(variable.trainable), width))
+    return tuple(weights)
 
 
 def _channel_axis(layer: Any, shape: Shape) -> tuple[int, WindowAxis] | None:
@@ -170,7 +170,7 @@ def _transposed(layer: Any, inputs: Inputs, output: Shape, training: bool) -> li
 def _activated(
     layer: Any, kind: str, reading: Reading, output: Shape, weights: tuple[Weight, ...], flops: float
 ) -> list[Operation]:
-    """What a layer of linear operation and activation is: one operation for each that there is."""
+    """Return the linear operation of a layer, and a second one for its activation where it has any."""
     if layer.activation is keras.activations.linear:
         return [Operation(layer.name, kind, layer.name, (reading,), output, weights, flops)]
     before = f"{layer.name}/linear"

@@ -145,13 +145,13 @@ class PlacedModel(Learner):
         """Return the network's outputs, float32 `(b, ...)`, on every rank; a collective."""
         given = x if isinstance(x, list | tuple) else [x]
         batch, count = self.plan.evaluated.network.inputs[0].shape[0], given[0].shape[0]
-        found = []
+        batches = []
         for start in range(0, count, batch):
-            # The placement is of so many samples: what is missing is filled up, and cut off again.
+            # The placement is of `batch` samples: what is missing is filled up, and cut off again.
             some = [_filled(values[start : start + batch], batch) for values in given]
             outputs = np.asarray(self._first(self._outputs(some if len(some) > 1 else some[0])))
-            found.append(self.world.broadcast(outputs)[: count - start])
-        return np.concatenate(found)
+            batches.append(self.world.broadcast(outputs)[: count - start])
+        return np.concatenate(batches)
 
     def evaluate(
         self,
@@ -272,11 +272,11 @@ class PlacedModel(Learner):
             return tf.reduce_sum(losses * w[mine]) / samples
 
         def loss(box: Box, outputs: list[Any], micro: int) -> Any:
-            mine, output = of(box, micro), self._first(outputs)
-            losses = self._loss(y[mine], output)
-            means.append(mean(losses, mine))
-            scores = self._score(y[mine], output)
-            self._sums.assign_add(sums_of(losses, scores, y[mine], w[mine], self._class_weights))
+            rows, output = of(box, micro), self._first(outputs)
+            losses = self._loss(y[rows], output)
+            means.append(mean(losses, rows))
+            scores = self._score(y[rows], output)
+            self._sums.assign_add(sums_of(losses, scores, y[rows], w[rows], self._class_weights))
             return means[-1]
 
         def objective(box: Box, outputs: list[Any], micro: int) -> Any:
@@ -316,10 +316,10 @@ class PlacedModel(Learner):
         return outputs[0] if len(outputs) == 1 else outputs
 
     def _forward_step(self, x: Any) -> list[Any]:
-        found: list[Any] = []
+        predicted: list[Any] = []
 
         def loss(box: Box, outputs: list[Any], micro: int) -> Any:
-            found.extend(tf.cast(one, tf.float32) for one in outputs)
+            predicted.extend(tf.cast(one, tf.float32) for one in outputs)
             return tf.zeros(())
 
         plan = self.plan
@@ -329,7 +329,7 @@ class PlacedModel(Learner):
             for _ in player.play(plan.forwards.get(self.world.rank, ()), inputs, loss):
                 pass
         shapes = [one.shape for one in plan.evaluated.network.operations[-1].readings]
-        return found or [tf.zeros(shape) for shape in shapes]
+        return predicted or [tf.zeros(shape) for shape in shapes]
 
     def _return_step(self, values: list[Any]) -> None:
         plan = self.plan

@@ -70,11 +70,11 @@ def moved_statistics(
     named, moved = _by_name(operation, weights), _by_name(operation, before)
     paths = {weight.path.rsplit("/", 1)[-1]: weight.path for weight in operation.weights}
     mean, variance = batch_statistics(moments, _shift(named["moving_mean"], moments.dtype))
-    found = {}
+    after = {}
     for name, value in (("moving_mean", mean), ("moving_variance", variance)):
         now = ops.cast(value, moved[name].dtype)
-        found[paths[name]] = moved[name] * layer.momentum + now * (1.0 - layer.momentum)
-    return found
+        after[paths[name]] = moved[name] * layer.momentum + now * (1.0 - layer.momentum)
+    return after
 
 
 def batch_norm(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:

@@ -40,28 +40,28 @@ class OwnedOptimizer:
     def __init__(self, whole: keras.Optimizer, model: keras.Model, holdings: Holdings, world: World) -> None:
         inner: Any = getattr(whole, "inner_optimizer", whole)
         # Keras numbers optimizers, and the name of a sum over ranks begins with the optimizer's.
-        mine: Any = type(inner).from_config({**inner.get_config(), "name": "owner"})
+        own_inner: Any = type(inner).from_config({**inner.get_config(), "name": "owner"})
         if hasattr(inner, "rate_factors"):
-            object.__setattr__(mine, "rate_factors", inner.rate_factors)
-        compiled_update.set_compiled(mine, compiled_update.is_compiled(inner))
+            object.__setattr__(own_inner, "rate_factors", inner.rate_factors)
+        compiled_update.set_compiled(own_inner, compiled_update.is_compiled(inner))
         paths = [variable.path for variable in model.trainable_variables]
         self.keys = sorted(holdings.owned)
         self.variables = [holdings.owned[key] for key in self.keys]
         if not self.variables:  # it takes part in what owners agree on all the same
             self.variables = [keras.Variable(np.zeros((), np.float32), name="nothing")]
         numbers = [paths.index(path) for path, _ in self.keys] or [0]
-        self._slots = slots_.build(mine, self.variables)
+        self._slots = slots_.build(own_inner, self.variables)
         self._whole_slots = slots_.of_built(inner, model.trainable_variables, whole=False)
-        self.optimizer: Any = mine
+        self.optimizer: Any = own_inner
         if world.size > 1:
-            kind: Any = type(mine)
-            mine.__class__ = _summing(kind)
-            object.__setattr__(mine, "owners", _Owners(world, numbers, len(paths)))
+            kind: Any = type(own_inner)
+            own_inner.__class__ = _summing(kind)
+            object.__setattr__(own_inner, "owners", _Owners(world, numbers, len(paths)))
         self._whole_outer: list[Any] = []
         self._outer: list[Any] = []
         if isinstance(whole, LossScaleOptimizer):
             self.optimizer = LossScaleOptimizer.from_config({**whole.get_config(), "name": "owner_scale"})
-            self.optimizer.inner_optimizer = mine
+            self.optimizer.inner_optimizer = own_inner
             self.optimizer.build(self.variables)
             if world.size > 1:
                 self.optimizer.__class__ = AgreeingLossScale

@@ -57,18 +57,20 @@ class Parts:
         others = [part for part in self.outputs[unit.operation] if part[0] != unit.box]
         self.outputs[unit.operation] = [*others, (unit.box, values)]
 
-    def flow(self, one: Message) -> Redistribution:
+    def flow(self, message: Message) -> Redistribution:
         """Return the moves that a message is one of."""
-        if one.content in ("output", "gradient"):
-            return self._placement.flows[one.name]
-        return (self._placement.reductions if one.content == "part" else self._placement.returns)[one.name]
+        if message.content in ("output", "gradient"):
+            return self._placement.flows[message.name]
+        if message.content == "part":
+            return self._placement.reductions[message.name]
+        return self._placement.returns[message.name]
 
-    def leaving(self, one: Message) -> Any:
+    def leaving(self, message: Message) -> Any:
         """Return what a message takes along."""
-        move = self.flow(one).moves[one.number]
-        if one.content == "gradient":
-            return self._gradient_of_read(one.name, move)
-        return self._of_source(one.content, one.name, move)
+        move = self.flow(message).moves[message.number]
+        if message.content == "gradient":
+            return self._gradient_of_read(message.name, move)
+        return self._of_source(message.content, message.name, move)
 
     def _of_source(self, content: Content, name: str, move: Move) -> Any:
         """What a move takes along, from the piece that this rank has."""
@@ -79,22 +81,22 @@ class Parts:
         return pieces.assembled(move.box, self.fresh[name])
 
     def arriving(
-        self, content: Content, name: str, flow: Redistribution, wanted: Box | None = None
+        self, content: Content, name: str, flow: Redistribution, region: Box | None = None
     ) -> list[Part]:
         """Return everything that moves to this rank, its own parts too, in the order of moves.
 
-        With `wanted`, only what has a part in that box.
+        With `region`, only what has a part in that box.
         """
-        found = []
+        parts = []
         for number, move in enumerate(flow.moves):
-            if move.target.rank != self._rank or (wanted is not None and move.box & wanted is None):
+            if move.target.rank != self._rank or (region is not None and move.box & region is None):
                 continue
             if move.crosses:
                 one = message(content, name, flow, number, micro=self._micro)
-                found.append((move.box, self.arrived[one]))
+                parts.append((move.box, self.arrived[one]))
             else:
-                found.append((move.box, self._of_source(content, name, move)))
-        return found
+                parts.append((move.box, self._of_source(content, name, move)))
+        return parts
 
     def to_compute(self, tensor: str, box: Box) -> Any:
         """Return a box that a unit reads, put together of what is here and what has arrived."""
@@ -117,12 +119,12 @@ class Parts:
 
     def add_gradient(self, path: str, box: Box, values: Any) -> None:
         """Add a block's gradient of this micro-batch to that of the ones before."""
-        known = self.weight[path]
-        number = next((i for i, (held, _) in enumerate(known) if held == box), None)
+        blocks = self.weight[path]
+        number = next((i for i, (held, _) in enumerate(blocks) if held == box), None)
         if self._micro == 0 or number is None:
-            known.append((box, values))
+            blocks.append((box, values))
         else:
-            known[number] = box, known[number][1] + values
+            blocks[number] = box, blocks[number][1] + values
 
     def _gradient_of_read(self, tensor: str, move: Move) -> Any:
         """The gradient of what has moved to this rank: a sum over all that read it here."""

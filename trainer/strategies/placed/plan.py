@@ -40,7 +40,7 @@ class PlacedPlan(Plan):
         forwards: the tasks of every rank for it.
         slots: numbers that the optimizer keeps for each parameter.
         may_change: whether another plan may follow while the run is trained.
-        micro_batches: passes of so many parts of a replica's samples follow each other through its ranks.
+        micro_batches: parts of a replica's samples, whose passes follow each other through its ranks.
     """
 
     replicas: int
@@ -124,11 +124,11 @@ def space(placement: Placement, rank: int) -> tuple[tuple[int, int], ...] | None
 
 def sent(lists: TaskLists) -> dict[tuple[int, int], int]:
     """Return the bytes that go from rank to rank in one micro-batch."""
-    found: dict[tuple[int, int], int] = defaultdict(int)
+    sizes: dict[tuple[int, int], int] = defaultdict(int)
     for tasks in lists.values():
         for one in (one for task in tasks if isinstance(task, Send) for one in task.messages):
-            found[one.source, one.target] += one.bytes
-    return dict(found)
+            sizes[one.source, one.target] += one.bytes
+    return dict(sizes)
 
 
 def facts(placement: Placement, lists: TaskLists, world_size: int, accumulation: int) -> dict[str, Any]:

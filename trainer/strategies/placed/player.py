@@ -159,11 +159,11 @@ class Player:
             self._mover.flush()
             return
         yield tuple(one for messages in awaited for one in messages)
-        wanted: list[Wanted] = []
+        expected: list[Wanted] = []
         for messages in awaited:
             shapes = [self._shared.flow(one).moves[one.number].box.shape for one in messages]
-            wanted.append((messages, shapes, self._dtype_of(messages[0])))
-        for messages, found in zip(awaited, self._mover.receive(wanted), strict=True):
+            expected.append((messages, shapes, self._dtype_of(messages[0])))
+        for messages, found in zip(awaited, self._mover.receive(expected), strict=True):
             for one, values in zip(messages, found, strict=True):
                 self._parts(one.micro).arrived[one] = values
 
@@ -270,14 +270,14 @@ class Player:
         def wanted() -> list[Any]:
             return record.gradients([x for *_, x in (*read, *used)])
 
-        found = self._mover.meanwhile(wanted) if task.of == "weights" else wanted()
+        derivatives = self._mover.meanwhile(wanted) if task.of == "weights" else wanted()
         if self._is_pipelined:
             # Otherwise TensorFlow would begin the next micro-batch, and keep more than was planned.
-            self._mover.after(found)
-        self._newest = found or self._newest
-        for (name, box, _), gradient in zip(read, found[: len(read)], strict=True):
+            self._mover.after(derivatives)
+        self._newest = derivatives or self._newest
+        for (name, box, _), gradient in zip(read, derivatives[: len(read)], strict=True):
             parts.read[name].append((box, gradient))
-        for (name, box, _), gradient in zip(used, found[len(read) :], strict=True):
+        for (name, box, _), gradient in zip(used, derivatives[len(read) :], strict=True):
             parts.add_gradient(name, box, gradient)
         if task.of != "inputs":
             del self._records[now]

@@ -35,25 +35,25 @@ def read(model: keras.Model, batch: int, *, training: bool = True) -> OperationG
             f"{model.name}: only functional Keras models can be divided over ranks.",
             cure="Build it with keras.Model(inputs, outputs), or take train.strategy=data.",
         )
-    found: list[Operation] = []
+    operations: list[Operation] = []
     for layer, inputs, output in _calls(model, batch):
         kind = next((kind for kinds, kind in READERS if isinstance(layer, kinds)), None)
         if kind is None:
             raise refused(layer, "is of a kind that cannot be divided")
         _check_penalties(layer)
-        found += [
+        operations += [
             dataclasses.replace(one, width=_width(one, layer), keeps=keeps(one, layer))
             for one in kind(layer, inputs, output, training)
         ]
     outputs = [(_name_of(tensor), _shape(tensor, batch)) for tensor in model.outputs]
     whole = tuple(Reading(name, shape, samples_only(shape)) for name, shape in outputs)
-    found.append(Operation(LOSS, "loss", "", whole, (batch,)))
-    return OperationGraph(tuple(found), tuple(name for name, _ in outputs))
+    operations.append(Operation(LOSS, "loss", "", whole, (batch,)))
+    return OperationGraph(tuple(operations), tuple(name for name, _ in outputs))
 
 
 def _calls(model: Any, batch: int) -> list[tuple[Any, Inputs, Shape]]:
     """Every layer once, with names and shapes of its inputs, in an order in which they can be computed."""
-    found: list[tuple[Any, Inputs, Shape]] = []
+    calls: list[tuple[Any, Inputs, Shape]] = []
     seen: set[str] = set()
     for depth in sorted(model._nodes_by_depth, reverse=True):
         for node in model._nodes_by_depth[depth]:
@@ -64,8 +64,8 @@ def _calls(model: Any, batch: int) -> list[tuple[Any, Inputs, Shape]]:
             if len(node.output_tensors) != 1:
                 raise refused(layer, "has several outputs")
             inputs = [(_name_of(tensor), _shape(tensor, batch)) for tensor in node.input_tensors]
-            found.append((layer, inputs, _shape(node.output_tensors[0], batch)))
-    return found
+            calls.append((layer, inputs, _shape(node.output_tensors[0], batch)))
+    return calls
 
 
 def _name_of(tensor: Any) -> str:

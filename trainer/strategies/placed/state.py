@@ -103,12 +103,12 @@ def gather(
     # One variable after the other, in the order in which the others send.
     for path, those in groupby(sources, key=lambda source: source[0]):
         targets = [variables[path], *slots_of.get(path, ())]
-        found = [np.zeros(variables[path].shape, _dtype(target)) for target in targets]
+        arrays = [np.zeros(variables[path].shape, _dtype(target)) for target in targets]
         for _, rank, box in those:
-            parts = mine(path, box) if rank == 0 else _received(exchange, rank, box, found)
-            for into, part in zip(found, parts, strict=True):
+            parts = mine(path, box) if rank == 0 else _received(exchange, rank, box, arrays)
+            for into, part in zip(arrays, parts, strict=True):
                 into[box.slices_in(whole(into.shape))] = part
-        for target, values in zip(targets, found, strict=True):
+        for target, values in zip(targets, arrays, strict=True):
             _give(target, values)
     given = {id(slot) for of in slots.of for slot in of}
     for variable in owner.whole.variables:
@@ -137,12 +137,12 @@ def _received(exchange: RankExchange | None, rank: int, box: Box, like: list[np.
     size = sum(box.size * array.itemsize for array in like)
     received, _ = _given(exchange).move([], [], [Parcel(rank, _GATHERED, size, tf.uint8)])
     data = received[0].numpy()
-    found, start = [], 0
+    arrays, start = [], 0
     for array in like:
         size = box.size * array.itemsize
-        found.append(data[start : start + size].view(array.dtype).reshape(box.shape))
+        arrays.append(data[start : start + size].view(array.dtype).reshape(box.shape))
         start += size
-    return found
+    return arrays
 
 
 def check(holdings: Holdings, world: World) -> None:

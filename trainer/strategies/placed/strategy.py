@@ -200,7 +200,7 @@ class PlacedStrategy(Strategy):
         path, replicas = self.section.plan, self.replicas
         if path is None:
             raise TypeError("no file to divide by")
-        found = plan_file.read(
+        planned = plan_file.read(
             path,
             network,
             name=self.config.model.name,
@@ -208,9 +208,9 @@ class PlacedStrategy(Strategy):
             replicas=replicas,
             pipeline=functools.partial(self.pipeline, network),
         )
-        layouts = plan_file.to_evaluate(found.layouts, evaluated)
-        way = f"divided as {path} says (SHA-256 {found.sha256[:12]})"
-        return _Divided(found.placement, found.lists, place(evaluated, layouts), way)
+        layouts = plan_file.to_evaluate(planned.layouts, evaluated)
+        way = f"divided as {path} says (SHA-256 {planned.sha256[:12]})"
+        return _Divided(planned.placement, planned.lists, place(evaluated, layouts), way)
 
     def build(self, plan: Plan, setup: Setup) -> Learner:
         """Make the learner: see `placed.learner`."""

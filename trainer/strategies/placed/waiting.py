@@ -47,11 +47,11 @@ class Waiting:
         if self._began is None:
             return
         rows = rows[rows[:, 0] >= self._began]
-        asked, call = np.unique(rows[:, 0], return_inverse=True)
+        requested, call = np.unique(rows[:, 0], return_inverse=True)
         # A call ends with its last message.
-        there = asked.copy()
+        there = requested.copy()
         np.maximum.at(there, call, rows[:, 1])
-        self._waited += float(np.sum(there - asked))
+        self._waited += float(np.sum(there - requested))
 
     def share(self) -> float | None:
         """Return the part of the steps since the last call that was spent in waiting; None without steps."""

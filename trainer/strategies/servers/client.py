@@ -244,13 +244,13 @@ class Turns:
         return self._leaving()
 
     def _leaving(self) -> list[int]:
-        found = []
+        leaving = []
         while (number := self._order[self._next]) in self._ready and self._fits(number):
             self._ready.remove(number)
             self._under_way += self._sizes[number]
             self._next = (self._next + 1) % len(self._order)
-            found.append(number)
-        return found
+            leaving.append(number)
+        return leaving
 
     def _fits(self, number: int) -> bool:
         return (

@@ -180,7 +180,7 @@ def exchange(held: Sequence[int], workers: int, *, colocated: bool, piece: int, 
 
 
 def exchange_of(server: ServerConfig, sizes: Sequence[int], workers: int, *, one_host: bool) -> Exchange:
-    """Return `exchange` of float32 variables of so many elements, which servers may cut."""
+    """Return `exchange` of float32 variables of `sizes` elements, which servers may cut."""
     piece = message_bytes(server, 4 * sum(sizes), one_host=one_host)
     pieces = layout(sizes, server.count, piece_bytes=piece)
     return exchange(

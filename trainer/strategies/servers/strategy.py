@@ -269,12 +269,12 @@ def _exchange(client: Client, gradients: Sequence[Any], variables: Sequence[Any]
     weights = tf.numpy_function(lambda *_: client.pull(), sent, types)
     timed.returns(weights)
     timed.keep()
-    found: list[list[tuple[int, Any]]] = [[] for _ in variables]
+    pieces: list[list[tuple[int, Any]]] = [[] for _ in variables]
     for bundle, values in zip(client.bundles, weights, strict=True):
         parts = tf.split(tf.ensure_shape(values, [bundle.size]), [piece.size for piece in bundle.pieces])
         for piece, part in zip(bundle.pieces, parts, strict=True):
-            found[piece.variable].append((piece.start, part))
-    for variable, parts in zip(variables, found, strict=True):
+            pieces[piece.variable].append((piece.start, part))
+    for variable, parts in zip(variables, pieces, strict=True):
         ordered = [part for _, part in sorted(parts, key=lambda one: one[0])]
         variable.assign(tf.reshape(tf.concat(ordered, 0), variable.shape))
 

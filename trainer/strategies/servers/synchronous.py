@@ -31,10 +31,10 @@ class Servers(Strategy):
         return cast(ServerConfig, self.config.train.strategy)
 
     def members(self, processes: int) -> Members:
-        """Return the servers, of so many processes."""
-        found = Members(self.server.count, self.server.placement, self.server.mode)
-        found.roles(processes)
-        return found
+        """Return which of `processes` launched processes are servers."""
+        members = Members(self.server.count, self.server.placement, self.server.mode)
+        members.roles(processes)
+        return members
 
     def environment(self) -> dict[str, str]:
         """Return the variables of the ring among workers."""

@@ -112,7 +112,7 @@ class _Passes:
         self._both = tf.function(self._played, autograph=False, jit_compile=False)
 
     def play(self, count: int, arguments: Sequence[Any]) -> object:
-        """Compute both passes so many times, as steps are: not in a loop within the graph."""
+        """Compute both passes `count` times, as steps are: not in a loop within the graph."""
         given = arguments[: 1 + len(self._blocks)]
         found = [self._both(*given) for _ in range(count)][-1]
         return found[1].numpy()  # of the first kernel: its gradient is there last

@@ -49,11 +49,11 @@ def measure(world: World, show: Callable[[int, int], None]) -> list[list[HostLin
     exchange = open_exchange(world)
     try:
         world.barrier()
-        for number, (one, other) in enumerate(pairs):
+        for number, (first, second) in enumerate(pairs):
             show(number, len(pairs))
-            if world.rank in (one, other):
-                peer = other if world.rank == one else one
-                found = _timed(exchange, peer, leads=world.rank == one)
+            if world.rank in (first, second):
+                peer = second if world.rank == first else first
+                found = _timed(exchange, peer, leads=world.rank == first)
                 timed[world.rank, peer] = links.of_exchanges(found)
             world.barrier()
         show(len(pairs), len(pairs))
@@ -82,10 +82,10 @@ def _timed(exchange: RankExchange, peer: int, *, leads: bool) -> list[Timed]:
 
     Of the two, the one that leads decides which sizes are timed.
     """
-    found: list[Timed] = []
+    timed: list[Timed] = []
     for size in (*SIZES, 0):
         count = MESSAGES if size <= OF_MANY else 1
-        if leads and (REPEATS + 1) * count * expected(found, size) > MOST_S:
+        if leads and (REPEATS + 1) * count * expected(timed, size) > MOST_S:
             size = 0
         if _agreed(exchange, peer, size, leads=leads) == 0:
             break
@@ -96,8 +96,8 @@ def _timed(exchange: RankExchange, peer: int, *, leads: bool) -> list[Timed]:
             began = time.perf_counter()
             call().numpy()
             took.append(time.perf_counter() - began)
-        found.append(Timed(size, statistics.median(took[1:]) / count))
-    return found
+        timed.append(Timed(size, statistics.median(took[1:]) / count))
+    return timed
 
 
 def _agreed(exchange: RankExchange, peer: int, size: int, *, leads: bool) -> int:
@@ -110,7 +110,7 @@ def _agreed(exchange: RankExchange, peer: int, size: int, *, leads: bool) -> int
 
 
 def _swaps(exchange: RankExchange, parcel: Parcel, count: int) -> Callable[[], Any]:
-    """Return a compiled call that sends so many messages, each until one of the same size has come."""
+    """Return a compiled call that sends `count` messages, and after each waits for one of the same size."""
 
     @tf.function(autograph=False)
     def call() -> Any:

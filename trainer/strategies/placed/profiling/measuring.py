@@ -193,7 +193,7 @@ def measured_handling(world: World) -> ProfiledHandling | None:
 
 
 def _seconds(world: World, exchange: Compiled, size: int, count: int) -> float:
-    """Return seconds of sending or receiving a message of so many numbers: the median of some rounds."""
+    """Return seconds of sending or receiving a message of `size` numbers: the median of some rounds."""
     before, after = ((world.rank + step) % world.size for step in (-1, 1))
     leaving, coming = (Parcel(rank, _TAG, size, tf.float32) for rank in (after, before))
     halves = [tf.zeros(size // 2), tf.zeros(size // 2)]

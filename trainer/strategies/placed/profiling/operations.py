@@ -73,8 +73,8 @@ def measure(
             continue
         read = [network[one.tensor] for one in operation.readings]
         of_inputs = [dtypes[one.name] for one in read]
-        wanted = [bool(one.readings) for one in read]
-        first = equals.setdefault(key(operation, layer, of_inputs, wanted), operation.name)
+        differentiated = [bool(one.readings) for one in read]
+        first = equals.setdefault(key(operation, layer, of_inputs, differentiated), operation.name)
         firsts[operation.name] = first
         if first == operation.name:
             unit = units[operation.name]
@@ -83,7 +83,7 @@ def measure(
             with _enough_memory(operation):
                 output = work(*arguments())
             dtypes[first] = output.dtype.name
-            needs = [False, *wanted, *(one.trainable for one in operation.weights)]
+            needs = [False, *differentiated, *(one.trainable for one in operation.weights)]
             watches[first] = _watch(work, needs, arguments, output.shape, output.dtype, empty)
         dtypes[operation.name] = dtypes[first]
     for number in range(timing.ROUNDS):
@@ -126,11 +126,11 @@ Work = Callable[..., Any]
 def _of_layer(operation: Operation, layer: Any, unit: Unit, draws: Draws) -> Work:
     count, samples = len(operation.readings), SamplesOfPass(((0, operation.shape[0]),), whole=True)
 
-    def work(step: Any, *given: Any) -> Any:
+    def work(step: Any, *tensors: Any) -> Any:
         def drawing(layer: Any, shape: Any, ranges: Any) -> Any:
             return draws.of_box(layer, step, samples, shape, ranges)
 
-        return computing.compute(operation, layer, unit, given[:count], given[count:], drawing)
+        return computing.compute(operation, layer, unit, tensors[:count], tensors[count:], drawing)
 
     return work
 
@@ -155,7 +155,7 @@ def _arguments(
 
 
 def _made(shape: tuple[int, ...], dtype: str, *, is_moments: bool) -> Any:
-    """Random values; moments such that there is a variance, 0.5 - 0.5^2."""
+    """Return random values; moments that have a variance, 0.5 - 0.5^2."""
     if is_moments:
         return tf.fill(shape, tf.constant(0.5, dtype))
     return tf.cast(tf.random.stateless_normal(shape, (1, 2)), dtype)
@@ -190,14 +190,14 @@ def _watch(
 ) -> _Watch:
     """What times an operation; loops that compute nothing are shared, by inputs and outputs: `empty`."""
 
-    def forward(back: Any, *given: Any) -> list[Any]:
-        return [work(*given)]
+    def forward(back: Any, *tensors: Any) -> list[Any]:
+        return [work(*tensors)]
 
-    def both(back: Any, *given: Any) -> list[Any]:
-        sources = [x for x, is_needed in zip(given, needs, strict=True) if is_needed]
+    def both(back: Any, *tensors: Any) -> list[Any]:
+        sources = [x for x, is_needed in zip(tensors, needs, strict=True) if is_needed]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(sources)
-            y = work(*given)
+            y = work(*tensors)
         gradients = tape.gradient(y, sources, output_gradients=back)
         return [y, *(one for one in gradients if one is not None)]
 
@@ -242,14 +242,14 @@ _NO_MATTER = ("name", "seed", "trainable")
 _NO_MATTER_ENDINGS = ("_initializer", "_regularizer", "_constraint")
 
 
-def key(operation: Operation, layer: Any, dtypes: Sequence[str], wanted: Sequence[bool]) -> str:
+def key(operation: Operation, layer: Any, dtypes: Sequence[str], differentiated: Sequence[bool]) -> str:
     """Return a text that is the same for operations that take the same time.
 
     Args:
         operation: of the network.
         layer: its Keras layer; None for the loss.
         dtypes: of its inputs.
-        wanted: of which inputs the gradient is wanted.
+        differentiated: for each input, whether its gradient is computed.
     """
     options = {} if layer is None else layer.get_config()
     return json.dumps(
@@ -258,7 +258,7 @@ def key(operation: Operation, layer: Any, dtypes: Sequence[str], wanted: Sequenc
             operation.shape,
             [(one.shape, repr(one.axes)) for one in operation.readings],
             list(dtypes),
-            list(wanted),
+            list(differentiated),
             [(one.shape, one.cuts, one.trainable) for one in operation.weights],
             {
                 name: value

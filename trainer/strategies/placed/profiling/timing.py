@@ -86,7 +86,7 @@ def as_in_a_step() -> Iterator[None]:
 
 
 def loop(work: Callable[..., Sequence[Any]]) -> Loop:
-    """Return what computes `work(*arguments)` so many times, one after the other, in one graph.
+    """Return a function that computes `work(*arguments)` `count` times, one after the other, in one graph.
 
     Args:
         work: takes tensors and returns tensors, all of which are computed every time.
@@ -109,19 +109,19 @@ def _first(x: Any) -> Any:
     return tf.cast(tf.reshape(x, [-1])[0], tf.float32)
 
 
-def _count(one: Loop, arguments: Sequence[Any]) -> int:
+def _count(repeat: Loop, arguments: Sequence[Any]) -> int:
     """How often to compute in one call, so that it takes long enough; the first call is not timed."""
-    one(1, arguments)
+    repeat(1, arguments)
     count = 1
-    while (took := seconds(one, count, arguments) * count) < CALL_S / 2 and count < MOST_LOOPS:
+    while (took := seconds(repeat, count, arguments) * count) < CALL_S / 2 and count < MOST_LOOPS:
         count = min(MOST_LOOPS, math.ceil(count * min(10.0, CALL_S / took)))
     return count
 
 
-def seconds(one: Loop, count: int, arguments: Sequence[Any]) -> float:
-    """Return the seconds of one computation, of so many in a call."""
+def seconds(repeat: Loop, count: int, arguments: Sequence[Any]) -> float:
+    """Return the seconds of one computation: the mean of `count` in one call."""
     began = time.perf_counter()
-    one(count, arguments)
+    repeat(count, arguments)
     return (time.perf_counter() - began) / count
 
 
