@@ -131,7 +131,7 @@ def check_horovod_wakes() -> CheckResult:
     if any(b"HOROVOD_IDLE_CYCLE_TIME" in path.read_bytes() for path in libraries):
         return CheckResult("Horovod's thread", "ok", "sleeps until there is something to reduce")
     said = "asks the other ranks every millisecond, which takes a few percent of a core"
-    cure = "Install the wheel that docker/horovod/build.py makes: docs/decisions/0029-waking-on-work.md"
+    cure = "Install the wheel that docker/horovod/build.py makes: docs/decisions/0003-gradient-reduction.md"
     return CheckResult("Horovod's thread", "note", said, cure)
 
 

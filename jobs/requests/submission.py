@@ -6,7 +6,7 @@
 4. The launcher's answer is in the store, for good.
 
 Whoever dies between 1 and 4 leaves a row that `jobs.store.sync` completes: it looks for the token. Nothing is
-ever started from a row, so nothing is started twice. docs/decisions/0013-submission.md has the reasons.
+ever started from a row, so nothing is started twice. docs/decisions/0013-jobs.md has the reasons.
 """
 
 from __future__ import annotations

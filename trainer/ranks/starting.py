@@ -109,7 +109,7 @@ def _end_all_ranks(kind: type[BaseException], error: BaseException, trace: Trace
 # The cores of its host that a rank keeps to.
 #
 # A rank that waits for another polls, and where it may run anywhere it polls now and then on a core that the
-# other computes on. Figures: docs/decisions/0030-own-cores.md.
+# other computes on. Figures: docs/decisions/0003-gradient-reduction.md.
 
 
 _SYSTEM = Path("/sys/devices/system/cpu")
