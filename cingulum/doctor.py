@@ -153,6 +153,10 @@ def check_mpirun() -> CheckResult:
         return CheckResult(
             "mpirun", "bad", str(error), "make setup installs Open MPI; on a cluster: module load openmpi"
         )
+    if ran.returncode != 0 or not ran.stdout.strip():
+        why = (ran.stderr.strip().splitlines() or ["nothing printed"])[-1]
+        cure = "Run it by hand; on a cluster: module load openmpi"
+        return CheckResult("mpirun", "bad", f"{path} --version: exit code {ran.returncode}, {why}", cure)
     program = f"{ran.stdout.splitlines()[0].strip()} ({path})"
     if os.geteuid() == 0 and not all(os.environ.get(name) == "1" for name in ROOT):
         # We set them for what we start; `mpirun` typed by hand refuses.

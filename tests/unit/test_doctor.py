@@ -81,6 +81,19 @@ def test_a_missing_mpirun_is_a_finding_and_no_crash(monkeypatch):
     assert [finding.state for finding in doctor.check_two_ranks()] == ["bad"]
 
 
+@pytest.mark.parametrize("body", ["exit 0", "echo no such library >&2; exit 127"])
+def test_an_mpirun_that_says_no_version_is_a_finding_and_no_crash(monkeypatch, tmp_path, body):
+    from jobs.local import mpirun
+
+    program = tmp_path / "mpirun"
+    program.write_text(f"#!/bin/sh\n{body}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(mpirun, "find", lambda: str(program))
+    finding = doctor.check_mpirun()
+    assert finding.state == "bad" and str(program) in finding.said
+    assert ("no such library" in finding.said) == ("127" in body)
+
+
 def test_root_is_told_what_open_mpi_wants(monkeypatch):
     for name in doctor.ROOT:
         monkeypatch.delenv(name, raising=False)
