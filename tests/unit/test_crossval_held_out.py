@@ -110,7 +110,7 @@ def test_predictions_and_runs_are_written_before_figures_are_computed_of_them(tm
     def fail(found: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(tables.figures, "per_seed", fail)
+    monkeypatch.setattr(tables, "per_seed", fail)
     with pytest.raises(ZeroDivisionError):
         tables.write(made)
     assert len((made.folder / "predictions.csv").read_text().splitlines()) == 25

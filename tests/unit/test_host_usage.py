@@ -51,11 +51,12 @@ def test_energy_counters_may_run_over(tmp_path):
     assert counter.is_there and counter.sample() == pytest.approx(15 + 2)
 
 
-def test_without_counters_energy_is_estimated_and_called_so():
-    assert host_usage.estimate(10.0, 2, 5.0) == pytest.approx(0.74 * 20 + 2.76 * 5)
+def test_without_counters_energy_is_not_known_and_of_a_gpu_alone_it_is_the_gpus():
     (host,) = by_host(1, 4, [reading(seconds=10.0, cpu_s=5.0, cores=[0, 1])])
-    assert host.energy_j == pytest.approx(0.74 * 20 + 2.76 * 5)
-    assert "estimated" in (host.energy_source or "")
+    assert (host.energy_j, host.energy_source) == (None, None)
+    gpu = {"uuid": "u", "name": "G", "utilisation": 50.0, "memory_bytes": 9, "power_w": 5.0, "energy_j": 7.0}
+    (host,) = by_host(1, 4, [reading(gpus=[gpu])])
+    assert (host.energy_j, host.energy_source) == (7.0, host_usage.GPUS)
 
 
 def test_a_counter_that_may_not_be_read_is_none(tmp_path):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from trainer.ranks import world as worlds
 from trainer.telemetry import json_lines, records, scalars, trace
 from trainer.telemetry.intervals import Interval, StepIntervals, Transfer
 from trainer.telemetry.recorder import Recorder, straggler_warning
-from trainer.telemetry.records import Slowest
+from trainer.telemetry.records import HostEpoch, Slowest
 
 # Kind, start, end, bytes.
 STEP = (
@@ -75,6 +77,32 @@ def test_an_epoch_is_told_in_its_row_and_in_the_files(recorder, tmp_path):
     ((first, second),) = found.hosts.values()
     assert (first.step, second.step, second.epoch, second.ranks) == (3, 5, 2, (0,))
     assert row["energy_j"] == first.energy_j
+
+
+def test_energy_is_that_of_hosts_that_count_it(recorder, monkeypatch):
+    steps(recorder, range(1, 4))
+    assert recorder.close_epoch(1, 3, print)["energy_j"] is None
+    joules = iter((1.0, 13.5))
+    monkeypatch.setattr(
+        recorder._usage, "_counter", SimpleNamespace(is_there=True, sample=lambda: next(joules))
+    )
+    recorder.start_epoch()
+    steps(recorder, range(4, 6))
+    assert recorder.close_epoch(2, 5, print)["energy_j"] == 12.5
+
+
+def test_energy_of_a_run_says_on_how_many_hosts_it_was_counted(tmp_path):
+    (tmp_path / "telemetry").mkdir()
+    for host, joules in (("a", 4.0), ("b", None)):
+        usage = HostEpoch(
+            1, 3, 1.0, host, (0,), {}, 0.0, 1, 1, 1, energy_j=joules, energy_source=joules and "a meter"
+        )
+        records.host_file(tmp_path, host).write_text(json.dumps(dataclasses.asdict(usage)) + "\n")
+    assert records.energy(tmp_path) == (4.0, "on 1 of 2 hosts, a meter")
+    records.host_file(tmp_path, "b").unlink()
+    assert records.energy(tmp_path) == (4.0, "a meter")
+    records.host_file(tmp_path, "a").unlink()
+    assert records.energy(tmp_path) is None
 
 
 def test_an_epoch_of_nothing_but_a_traced_step_has_no_timeline(recorder):

@@ -126,12 +126,11 @@ def _joined(epoch: int, step: int, ranks: tuple[int, ...], readings: list[dict[s
     seconds, busy = first["seconds"], sum(reading["cpu_s"] for reading in readings)
     cores = len({core for reading in readings for core in reading["cores"]})
     gpus = {gpu["uuid"]: gpu for reading in readings for gpu in reading["gpus"]}
-    joules, source = first["joules"], COUNTED
-    if joules is None:
-        joules, source = estimate(seconds, cores, busy), ESTIMATED
     drawn = [gpu["energy_j"] for gpu in gpus.values() if gpu["energy_j"] is not None]
-    if drawn:
-        joules, source = joules + sum(drawn), f"{source}; {GPUS}"
+    parts = [
+        *([(first["joules"], COUNTED)] if first["joules"] is not None else []),
+        *([(sum(drawn), GPUS)] if drawn else []),
+    ]
     return HostEpoch(
         epoch=epoch,
         step=step,
@@ -147,8 +146,8 @@ def _joined(epoch: int, step: int, ranks: tuple[int, ...], readings: list[dict[s
             {key: gpu[key] for key in ("name", "utilisation", "memory_bytes", "power_w")}
             for gpu in gpus.values()
         ),
-        energy_j=round(joules, 3),
-        energy_source=source,
+        energy_j=round(sum(joules for joules, _ in parts), 3) if parts else None,
+        energy_source="; ".join(source for _, source in parts) or None,
     )
 
 
@@ -181,26 +180,12 @@ def _mean(values: list[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-# How much energy a host takes, and where the figure comes from: counters, or else an estimate.
+# How much energy a host takes, where something counts it. Nothing is estimated.
 
 
 _POWERCAP = Path("/sys/class/powercap")
-
-# Watts of an idle and of a busy hardware thread, memory and the rest of the machine not included: the average
-# of Amazon's machines in the method of Cloud Carbon Footprint (cloudcarbonfootprint.org, methodology), whose
-# formula this is: idle + utilisation x (busy - idle).
-IDLE_W, BUSY_W = 0.74, 3.5
-ESTIMATED = (
-    f"estimated from processor time, not measured: {IDLE_W} W for each core, {BUSY_W} W while it is busy "
-    "(Cloud Carbon Footprint's average of a cloud provider's machines)"
-)
 COUNTED = "counted by the processor (RAPL: packages and memory of the whole host)"
 GPUS = "the GPUs (NVML)"
-
-
-def estimate(seconds: float, cores: int, busy_s: float) -> float:
-    """Return the joules of `cores` cores that were busy for `busy_s` core seconds out of `seconds` each."""
-    return IDLE_W * seconds * cores + (BUSY_W - IDLE_W) * busy_s
 
 
 class Counter:

@@ -115,8 +115,8 @@ class Recorder:
 
         Returns:
             For the epoch's row of metrics.jsonl: `timeline` (seconds per step, means over ranks),
-            `slowest_rank`, `slowest_ratio`, `slowest_part`, and `energy_j` of all hosts; empty where
-            telemetry is off.
+            `slowest_rank`, `slowest_ratio`, `slowest_part`, and `energy_j` of the hosts that count it (None:
+            none does); empty where telemetry is off.
         """
         if self._usage is None:
             return {}
@@ -134,7 +134,8 @@ class Recorder:
                     self._append(records.host_file(self._folder, host.host), [dataclasses.asdict(host)])
         self._draw([one["newest"] for one in ranks])
         means = {rank: found["means"] for rank, found in enumerate(ranks) if found["means"]}
-        energy = {"energy_j": round(sum(host.energy_j or 0.0 for host in self.hosts), 3)}
+        counted = [host.energy_j for host in self.hosts if host.energy_j is not None]
+        energy = {"energy_j": round(sum(counted), 3) if counted else None}
         slowest = records.slowest(means)
         if slowest is None:  # nothing but a first step
             return energy

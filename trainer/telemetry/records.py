@@ -210,17 +210,20 @@ def slowest(means: Mapping[int, Mapping[str, float]]) -> Slowest | None:
 
 
 def energy(folder: Path) -> tuple[float, str] | None:
-    """Return the joules of all hosts' training steps, and their source; None where they are unknown.
+    """Return the joules of training steps on all hosts that count them, and the source; None: nothing counts.
 
     Raises:
         RunError: a file is damaged.
     """
     files = sorted((folder / "telemetry").glob("host-*.jsonl"))
-    known = [epoch for path in files for epoch in _as(HostEpoch, path) if epoch.energy_j is not None]
-    if not known:
+    by_host = [[epoch for epoch in _as(HostEpoch, path) if epoch.energy_j is not None] for path in files]
+    counting = [epochs for epochs in by_host if epochs]
+    if not counting:
         return None
-    sources = sorted({epoch.energy_source for epoch in known if epoch.energy_source})
-    return sum(epoch.energy_j or 0.0 for epoch in known), " / ".join(sources)
+    sources = {epoch.energy_source for epochs in counting for epoch in epochs if epoch.energy_source}
+    hosts = "" if len(counting) == len(files) else f"on {len(counting)} of {len(files)} hosts, "
+    joules = sum(epoch.energy_j or 0.0 for epochs in counting for epoch in epochs)
+    return joules, hosts + " / ".join(sorted(sources))
 
 
 def rank_file(folder: Path, rank: int) -> Path:
