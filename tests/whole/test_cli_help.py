@@ -15,7 +15,7 @@ HEAVY = ("tensorflow", "keras", "numpy", "h5py", "nibabel", "matplotlib", "mpi4p
 def loaded(arguments: list[str]) -> list[str]:
     """What a new process has imported after a command line that must end well."""
     code = (
-        "import sys; from cingulum import cli; code = cli.run(sys.argv[1:]); print(); print(*sys.modules);"
+        "import sys; from cingulum.cli import app; code = app.run(sys.argv[1:]); print(); print(*sys.modules);"
         "sys.exit(code)"
     )
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
