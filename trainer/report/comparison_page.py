@@ -38,7 +38,7 @@ def render(folders: Sequence[Path]) -> ReportPage:
     differing = differing_settings(runs)
     figures = [*_figures(judged, judgements), *_training(runs)]
     tiles = _tiles(judgements)
-    html = template("html.j2").render(
+    html = template("comparison.html.j2").render(
         title=stories[0].task.title,
         names=[name for name, _ in runs],
         stories=stories,

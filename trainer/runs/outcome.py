@@ -127,7 +127,9 @@ def _make(training: Session, name: str, result: dict[str, Any]) -> dict[str, Any
     folder = training.folder
     if name == _ENERGY:
         used = records.energy(folder.path)
-        return {} if used is None else {"energy_wh": round(used[0] / 3600, 6), "energy_source": used[1]}
+        if used is None:  # looked for, and not measured: else it would be looked for at every resume
+            return {"energy_wh": None}
+        return {"energy_wh": round(used[0] / 3600, 6), "energy_source": used[1]}
     if name == _COMPARISON:
         known = RunPrediction.read(folder.path)
         memory = result.get("memory_bytes", ())
