@@ -15,8 +15,8 @@ HEAVY = ("tensorflow", "keras", "numpy", "h5py", "nibabel", "matplotlib", "mpi4p
 def loaded(arguments: list[str]) -> list[str]:
     """What a new process has imported after a command line that must end well."""
     code = (
-        "import sys; from cingulum.cli import app; code = app.run(sys.argv[1:]); print(); print(*sys.modules);"
-        "sys.exit(code)"
+        "import sys; from cingulum.cli import app; code = app.run(sys.argv[1:]);"
+        "print(); print(*sys.modules); sys.exit(code)"
     )
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
