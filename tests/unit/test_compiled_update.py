@@ -176,7 +176,7 @@ def test_trying_leaves_weights_and_state_as_they_were() -> None:
 def test_small_networks_are_not_tried() -> None:
     mine = updated(of.Adam())
     assert compiled_update.choose("auto", mine, World()) == UpdateOfRun(
-        compiled=False, why="no rank updates 1,000,000 weights or more"
+        compiled=False, why="no process updates 1,000,000 weights or more"
     )
     assert not is_compiled(mine.optimizers[0])
 

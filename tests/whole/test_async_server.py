@@ -13,6 +13,7 @@ from trainer.strategies.async_servers import async_state as state
 from trainer.strategies.async_servers.async_server import Held, Shard
 from trainer.strategies.async_servers.async_state import VariableShares
 from trainer.strategies.async_servers.async_worker import Gradients
+from trainer.strategies.compiled_update import compilable
 from trainer.strategies.data import DistributedModel
 from trainer.strategies.learner import Setup
 from trainer.strategies.schedule import RunSchedule, schedule_of
@@ -51,8 +52,11 @@ def batches(count: int) -> list:
     ]
 
 
-@pytest.mark.parametrize(("servers", "accumulation"), [(1, None), (3, None), (2, 2)])
-def test_one_worker_and_its_servers_do_what_one_process_does(servers, accumulation):
+@pytest.mark.parametrize(
+    ("servers", "accumulation", "compiled"),
+    [(1, None, False), (3, None, False), (2, 2, False), (2, None, True)],
+)
+def test_one_worker_and_its_servers_do_what_one_process_does(servers, accumulation, compiled):
     micro = accumulation or 1
     alone = network()
     plain = DistributedModel(Setup(alone, optimizer(alone, accumulation), World(), cross_entropy(), hits))
@@ -61,8 +65,10 @@ def test_one_worker_and_its_servers_do_what_one_process_does(servers, accumulati
     parts = []
     for server in range(servers):
         model = network()
-        own = optimizer(model, accumulation)
-        parts.append((Shard(model, own, shares, server), model, own))
+        own = compilable(optimizer(model, accumulation))
+        shard = Shard(model, own, shares, server)
+        shard.updated().compile(compiled)
+        parts.append((shard, model, own))
     gradients = Gradients(worker, cross_entropy(), hits, None, untimed())
     taken = batches(4 * micro)
     untrained = list(worker.non_trainable_weights)

@@ -35,7 +35,7 @@ def values():
     }
 
 
-def _train_on_servers(job, start, gradients):
+def _train_on_servers(job, start, gradients, *, compiled=False):
     """Weights after some updates, by number of the variable; every server plays its part in turn."""
     flat = [np.ravel(value).copy() for value in start]
     states = [BundleState(bundle, job) for bundle in job.bundles()]
@@ -43,6 +43,7 @@ def _train_on_servers(job, start, gradients):
         parts = [flat[p.variable][p.start : p.stop] for p in state.bundle.pieces]
         for variable, part in zip(state._variables, parts, strict=True):
             variable.assign(part.reshape(variable.shape))
+        state.compile(compiled)
     for step in gradients:
         for state in states:
             pieces = state.bundle.pieces
@@ -64,8 +65,12 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_pieces_are_updated_as_the_whole_is(name):
+# Compiling takes some tenths of a second a piece.
+COMPILED = [("decay", True), *((name, False) for name in OPTIMIZERS)]
+
+
+@pytest.mark.parametrize(("name", "compiled"), COMPILED)
+def test_pieces_are_updated_as_the_whole_is(name, compiled):
     optimizer = OPTIMIZERS[name]()
     whole = variables(values())
     if name == "decay":
@@ -75,11 +80,28 @@ def test_pieces_are_updated_as_the_whole_is(name):
     job = ServerJob.from_json(describe(optimizer, whole, SERVER, workers=1).json())
     rng = np.random.default_rng(1)
     steps = [[rng.normal(size=v.shape).astype(np.float32) for v in whole] for _ in range(3)]
-    found, _ = _train_on_servers(job, values().values(), steps)
+    found, states = _train_on_servers(job, values().values(), steps, compiled=compiled)
     for step in steps:
         optimizer.apply([keras.ops.convert_to_tensor(g) for g in step], whole)
     for variable, flat in zip(whole, found, strict=True):
         np.testing.assert_allclose(flat, np.ravel(np.asarray(variable.value)), rtol=0, atol=1e-6)
+    for state in states:
+        functions = state._update.graph.as_graph_def().library.function
+        assert any(one.attr["_XlaMustCompile"].b for one in functions) is compiled
+
+
+def test_trying_both_ways_leaves_a_bundle_as_it_was():
+    optimizer = keras.optimizers.Adam(0.1)
+    whole = variables(values())
+    optimizer.build(whole)
+    job = describe(optimizer, whole, SERVER, workers=1)
+    _, (state, *_) = _train_on_servers(
+        job, values().values(), [[np.ones(v.shape, np.float32) for v in whole]]
+    )
+    before = state.state()
+    tried = state.trial()
+    assert tried.plain_s > 0 and tried.compiled_s > 0 and not tried.fault
+    np.testing.assert_array_equal(state.state(), before)
 
 
 def test_a_variable_is_cut_where_the_rule_allows_it():

@@ -79,7 +79,8 @@ class UpdateOfRun(_Part):
     Attributes:
         compiled: whether XLA compiled it.
         why: what decided.
-        plain_ms: milliseconds of an update uncompiled, on the slowest rank; None where it was not timed.
+        plain_ms: milliseconds of an update uncompiled, on the slowest rank; of servers, of their largest
+            messages of weights. None where it was not timed.
         compiled_ms: compiled; None also where that failed.
     """
 

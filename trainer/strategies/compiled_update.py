@@ -72,8 +72,26 @@ class Updated:
         variables: trainable ones; none where the rank owns nothing.
     """
 
-    optimizers: tuple[keras.Optimizer, ...]
-    variables: tuple[Any, ...]
+    optimizers: tuple[keras.Optimizer, ...] = ()
+    variables: tuple[Any, ...] = ()
+
+    @property
+    def weights(self) -> int:
+        """How many numbers that are."""
+        return sum(math.prod(v.shape) for v in self.variables)
+
+    def devices(self, world: World) -> Devices:
+        """Return what updates are computed on; a collective."""
+        return Devices.of(world)
+
+    def trial(self) -> Trial:
+        """Time an update both ways; no collective."""
+        return trial(self.optimizers[0], self.variables) if self.variables else Trial(0.0, 0.0)
+
+    def compile(self, compiled: bool) -> None:
+        """Update so from now on; before a step is traced, and no collective."""
+        for one in self.optimizers:
+            set_compiled(one, compiled)
 
 
 @dataclass(frozen=True)
@@ -172,9 +190,8 @@ def choose(
     Raises:
         Agreed: it was to be compiled, and cannot be on some rank.
     """
-    optimizer, variables = updated.optimizers[0], updated.variables
-    devices = Devices.of(world)
-    largest = max(world.allgather_object(sum(math.prod(v.shape) for v in variables)))
+    devices = updated.devices(world)
+    largest = max(world.allgather_object(updated.weights))
     why = ""
     if setting == "none":
         why = "train.compile is none"
@@ -184,17 +201,16 @@ def choose(
         why = devices.unlike
     elif setting == "auto" and before is None:
         if not devices.are_gpus and largest < LEAST:
-            why = f"no rank updates {LEAST:,} weights or more"
+            why = f"no process updates {LEAST:,} weights or more"
         elif updates is not None and updates < FEW_UPDATES:
             why = f"fewer than {FEW_UPDATES} updates are to come"
     if why:
         chosen = UpdateOfRun(compiled=False, why=why)
     else:
-        mine = trial(optimizer, variables) if variables else Trial(0.0, 0.0)
+        mine = updated.trial()
         tried = [Trial(*one) for one in world.allgather_object(dataclasses.astuple(mine))]
         chosen = _judged(setting, before, by_time, tried)
-    for one in updated.optimizers:
-        set_compiled(one, chosen.compiled)
+    updated.compile(chosen.compiled)
     return chosen
 
 

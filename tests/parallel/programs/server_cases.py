@@ -80,6 +80,7 @@ with serving.serving(world):
             model, world_size=world.size, global_batch=BATCH, server=config, optimizer=optimizer
         )
         served = strategy.build(plan, Setup(model, optimizer, world, seed=SEED))
+        served.updated().compile(case.compiled)
         before = bytes_so_far(served)
         for _ in range(ROUNDS):
             for x, y, w in batches(case):

@@ -26,6 +26,7 @@ from trainer.strategies.async_servers import async_state as state
 from trainer.strategies.async_servers.async_server import Shard
 from trainer.strategies.async_servers.async_state import Tag
 from trainer.strategies.async_servers.staleness import Clocks, Histogram
+from trainer.strategies.compiled_update import is_compiled
 
 _LOOK_S = 0.05
 
@@ -91,7 +92,8 @@ class Coordinator:
         """Training goes from step `start` to `stop`; gives workers that have asked already their tickets."""
         self._shard, self._tickets = shard, Tickets(start, stop)
         for process, vector in self._states.items():
-            self._post.send(process, Tag.STATE, vector.view(np.uint8), channel=TO_SERVERS)
+            given = state.message([is_compiled(shard.optimizer)], vector)
+            self._post.send(process, Tag.STATE, given, channel=TO_SERVERS)
         self._states.clear()
         for worker in self._wanting_tickets:
             if worker in self._clocks.living:
@@ -154,7 +156,7 @@ class Coordinator:
             if arrived is None:
                 continue
             if arrived.tag == Tag.STATE:
-                states[self._links.servers.index(arrived.source)] = arrived.array.view(np.float32)
+                states[self._links.servers.index(arrived.source)] = state.values(arrived.array)
             else:
                 self._handle(arrived)
         return states

@@ -18,6 +18,7 @@ from trainer.ranks.members import TO_SERVERS
 from trainer.ranks.messages import Mailbox, ReceivedMessage
 from trainer.strategies.async_servers import async_state as state
 from trainer.strategies.async_servers.async_state import Tag, VariableShares
+from trainer.strategies.compiled_update import Updated, is_compiled, set_compiled
 from trainer.strategies.schedule import schedule_of
 
 
@@ -64,19 +65,24 @@ class Shard:
 
     Attributes:
         version: updates applied since the start of this session.
+        optimizer: that it was made with.
     """
 
     def __init__(
         self, model: keras.Model, optimizer: keras.Optimizer, shares: VariableShares, server: int
     ) -> None:
         self.version = 0
-        self._optimizer = optimizer
+        self.optimizer = optimizer
         self._trained = shares.variables(model, server)
         self._untrained = list(model.non_trainable_weights) if server == 0 else []
         self._held = Held(model, optimizer, shares, server)
         self._micro_batches = optimizer.gradient_accumulation_steps or 1
         self._weights: np.ndarray | None = None
         self._apply = tf.function(self._apply_flat, autograph=False)
+
+    def updated(self) -> Updated:
+        """Return what it updates."""
+        return Updated((self.optimizer,), tuple(self._trained))
 
     def weights(self) -> np.ndarray:
         """Return immutable flat float32 weights for workers."""
@@ -110,7 +116,7 @@ class Shard:
         # The worker has taken the mean over its micro-batches. To the optimizer they come one by one, so that
         # its state and its count of steps are those of the other strategies.
         for _ in range(self._micro_batches):
-            self._optimizer.apply(gradients, self._trained)
+            self.optimizer.apply(gradients, self._trained)
 
 
 class FurtherServer:
@@ -142,7 +148,8 @@ class FurtherServer:
             self._shard.update(state.values(arrived.array))
             self._pushed[arrived.source] += 1
         elif arrived.tag == Tag.STATE:
-            self._shard.restore(arrived.array.view(np.float32))
+            set_compiled(self._shard.optimizer, bool(state.header(arrived.array)[0]))
+            self._shard.restore(state.values(arrived.array))
         elif arrived.tag == Tag.COLLECT:
             self._wanted = arrived.array.view(np.int64)
         self._give_state()
@@ -154,5 +161,5 @@ class FurtherServer:
             if process not in self._gone and self._pushed[process] < updates:
                 return
         self._wanted = None
-        vector = self._shard.save()
-        self._post.send(self._links.servers[0], Tag.STATE, vector.view(np.uint8), channel=TO_SERVERS)
+        given = state.message([is_compiled(self._shard.optimizer)], self._shard.save())
+        self._post.send(self._links.servers[0], Tag.STATE, given, channel=TO_SERVERS)

@@ -36,7 +36,7 @@ class Tag:
     PUSH = tags.of(tags.FREE + 4)
     # server 0 -> server: int64 per worker: updates to have; give your state then
     COLLECT = tags.of(tags.FREE + 5)
-    # server -> server: bytes of weights and slots, either way
+    # server -> server, either way: header: 1 if updates are compiled; weights and slots
     STATE = tags.of(tags.FREE + 6)
 
 

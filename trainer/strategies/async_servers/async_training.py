@@ -21,6 +21,7 @@ from trainer.strategies.async_servers.async_server import Held, Shard
 from trainer.strategies.async_servers.async_state import VariableShares
 from trainer.strategies.async_servers.staleness import Histogram
 from trainer.strategies.base import Plan, Share
+from trainer.strategies.compiled_update import Updated
 from trainer.strategies.data import DistributedModel
 from trainer.strategies.learner import Setup, TrainingStart, Update
 
@@ -99,8 +100,9 @@ class AsyncLearner(DistributedModel):
             self.held[server].restore(vector)
         self._is_collected = True
 
-    def updated(self) -> None:
-        """Return None. Each server updates what it holds."""
+    def updated(self) -> Updated:
+        """Return what server 0 holds; the others update as it does."""
+        return self.shard.updated()
 
     def passes(self) -> None:
         """Return None. Workers compute them."""

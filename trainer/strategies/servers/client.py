@@ -13,6 +13,7 @@ from trainer import errors
 from trainer.ranks.links import Links
 from trainer.ranks.members import TO_SERVERS, TO_WORKERS
 from trainer.ranks.messages import ReceivedMessage
+from trainer.strategies.compiled_update import Trial
 from trainer.strategies.servers import tags
 from trainer.strategies.servers.job import ServerJob, keras_dtype
 from trainer.strategies.servers.layout import Bundle, ServerPiece
@@ -127,6 +128,16 @@ class Client:
             for ours, value in zip((variable, *of), values, strict=True):
                 ours.assign(value)
         self._take_common(common, slots)
+
+    def trial(self) -> Trial:
+        """Worker 0: the slowest server's times of both ways to update its largest bundles."""
+        tried = [Trial(*reply["trial"]) for reply in self._ask({"do": "try"})]
+        fault = next((one.fault for one in tried if one.fault), "")
+        return Trial(max(one.plain_s for one in tried), max(one.compiled_s for one in tried), fault)
+
+    def compile(self, compiled: bool) -> None:
+        """Worker 0: let XLA compile the servers' updates, or not."""
+        self._ask({"do": "compile", "compiled": compiled})
 
     def times_of_servers(self) -> list[list[dict[str, Any]]]:
         """Worker 0: rows of `ServerTimes` of each server since the last call."""

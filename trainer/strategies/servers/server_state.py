@@ -17,6 +17,7 @@ import tensorflow as tf
 from trainer.errors import ConfigError
 from trainer.strategies import schedule  # noqa: F401  # registers the schedule that a job may name
 from trainer.strategies import slots as slots_
+from trainer.strategies.compiled_update import Trial, compilable, is_compiled, set_compiled, trial
 from trainer.strategies.rate_factors import scale_rates
 from trainer.strategies.servers.job import ServerJob, keras_dtype
 from trainer.strategies.servers.layout import Bundle, ServerPiece
@@ -35,12 +36,20 @@ class BundleState:
         self._accumulation = job.accumulation
         with tf.device("CPU:0"):
             self._variables = [_variable(piece, job) for piece in bundle.pieces]
-            self._optimizer = _optimizer(job, bundle, self._variables)
+            self._optimizer = compilable(_optimizer(job, bundle, self._variables))
             self._slots = slots_.build(self._optimizer, self._variables)
-        # Traced now: the first step is not longer than the others.
-        self._update = tf.function(self._update_step, autograph=False).get_concrete_function(
-            tf.TensorSpec([bundle.size], self.dtype), tf.TensorSpec([], tf.float32)
-        )
+        self._trace()
+
+    def trial(self) -> Trial:
+        """Time an update both ways; weights and state are afterwards what they were."""
+        with tf.device("CPU:0"):
+            return trial(self._optimizer, self._variables)
+
+    def compile(self, compiled: bool) -> None:
+        """Let XLA compile updates from now on, or no longer."""
+        if compiled != is_compiled(self._optimizer):
+            set_compiled(self._optimizer, compiled)
+            self._trace()
 
     def apply(self, gradient: np.ndarray, scale: float = 1.0) -> np.ndarray:
         """Apply one update.
@@ -76,6 +85,12 @@ class BundleState:
     def _all(self) -> list[Any]:
         own = [part for v, of in zip(self._variables, self._slots.of, strict=True) for part in (v, *of)]
         return [*own, *self._slots.common]
+
+    def _trace(self) -> None:
+        # Now: the first step is not longer than the others.
+        self._update = tf.function(self._update_step, autograph=False).get_concrete_function(
+            tf.TensorSpec([self.bundle.size], self.dtype), tf.TensorSpec([], tf.float32)
+        )
 
     def _update_step(self, gradient: Any, scale: Any) -> Any:
         gradient = gradient * tf.cast(scale, gradient.dtype) * self._accumulation

@@ -28,6 +28,8 @@ from trainer.strategies.servers.server_state import BundleState, clip_scale
 from trainer.telemetry.intervals import Interval, spent
 
 _GOODBYE_S = 10.0
+# Bundles of which both ways to update are timed: compiling each takes some tenths of a second.
+_TRIED = 4
 
 
 def serve(world: World) -> int:
@@ -107,8 +109,9 @@ class Server:
 
     Orders are JSON objects: `{"do": "job", "job": ...}` forgets what was held and prepares for a job; one
     `STATE` message per bundle follows. `state` asks for the same messages; `roll call` lets this process
-    answer who asks whether it is still there; `times` asks for rows of `ServerTimes`, `bytes` for what was
-    sent and received; `{"do": "end", "exit_code": n}`.
+    answer who asks whether it is still there; `try` asks for a `Trial` of its largest bundles, and
+    `{"do": "compile", "compiled": bool}` decides; `times` asks for rows of `ServerTimes`, `bytes` for what
+    was sent and received; `{"do": "end", "exit_code": n}`.
 
     Args:
         links: of the world.
@@ -177,6 +180,17 @@ class Server:
             if self._rollcall is not None:
                 self._rollcall.close()
             self._rollcall = RollCall(Everyone(self._links))
+        elif order["do"] == "try":
+            largest = sorted((b.state for b in self._bundles.values()), key=lambda state: -state.bundle.size)
+            tried = [state.trial() for state in largest[:_TRIED]]
+            fault = next((one.fault for one in tried if one.fault), "")
+            self._reply(
+                {"trial": [sum(one.plain_s for one in tried), sum(one.compiled_s for one in tried), fault]}
+            )
+        elif order["do"] == "compile":
+            for bundle in self._bundles.values():
+                bundle.state.compile(order["compiled"])
+            self._reply({"done": "compile"})
         elif order["do"] == "times":
             self._reply({"rows": self._times.take()})
         elif order["do"] == "bytes":

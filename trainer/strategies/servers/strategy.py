@@ -16,9 +16,11 @@ from trainer.config import ServerConfig
 from trainer.errors import ConfigError
 from trainer.planning.exchange import Exchange
 from trainer.ranks.agreement import agree
+from trainer.ranks.world import World
 from trainer.strategies import data as data_parallel
 from trainer.strategies import slots as slots_
 from trainer.strategies.base import Plan
+from trainer.strategies.compiled_update import Devices, Trial, Updated
 from trainer.strategies.distributed_optimizer import AgreeingLossScale, share_accumulated
 from trainer.strategies.guards import average_statistics
 from trainer.strategies.learner import Setup
@@ -160,8 +162,9 @@ class ServedModel(data_parallel.DistributedModel):
         """What the servers do."""
         return self.client.job
 
-    def updated(self) -> None:
-        """Return None. Servers update, each by itself."""
+    def updated(self) -> UpdatedByServers:
+        """Return what servers update, each by itself."""
+        return UpdatedByServers(client=self.client, is_main=self.world.is_main)
 
     def gather(self) -> keras.Model:
         """Return the ordinary Keras model, the same on every worker; a collective.
@@ -193,6 +196,39 @@ class ServedModel(data_parallel.DistributedModel):
     def close(self) -> None:
         """Close the connection to the servers."""
         self.client.close()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UpdatedByServers(Updated):
+    """What servers update, as a worker has it; worker 0 asks them.
+
+    Attributes:
+        client: of the worker.
+        is_main: whether it is worker 0.
+    """
+
+    client: Client
+    is_main: bool
+
+    @property
+    def weights(self) -> int:
+        """How many numbers the server holds that holds most."""
+        job = self.client.job
+        held = bytes_per_server(job.pieces(), job.servers, [1 for _ in job.variables])
+        return max(held)
+
+    def devices(self, world: World) -> Devices:
+        """Return processors. Each server's weights are its own: others need not compute the same bits."""
+        return Devices(are_gpus=False)
+
+    def trial(self) -> Trial:
+        """Return what the slowest server found, on worker 0."""
+        return self.client.trial() if self.is_main else Trial(0.0, 0.0)
+
+    def compile(self, compiled: bool) -> None:
+        """Let servers update so."""
+        if self.is_main:
+            self.client.compile(compiled)
 
 
 # A worker's optimizer: it accumulates, scales and counts, and leaves the update to the servers.
