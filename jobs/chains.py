@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from jobs.sites import Site
 from jobs.spec import JobSpec, Resources
+from jobs.submission_options import SubmissionOptions
 from trainer.errors import JobError
 
 KINDS = ("train", "crossval", "evaluate", "report")
@@ -235,19 +236,6 @@ def _no_option(path: str) -> str:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The request, in the words of `Resources`; None: not given."""
-
-    nodes: int = 1
-    least_nodes: int | None = None
-    ranks_per_node: int | None = None
-    gpus_per_node: int | None = None
-    cpus_per_rank: int | None = None
-    memory_mib: int | None = None
-    minutes: int | None = None
-
-
-@dataclass(frozen=True)
 class Side:
     """Resources of a job before or after the main one.
 
@@ -262,7 +250,7 @@ class Side:
     minutes: int | None
 
 
-def main(requested: Asked, site: Site, kind: str) -> Resources:
+def main(requested: SubmissionOptions, site: Site, kind: str) -> Resources:
     """Return the resources of the main job: the request counts first, then the profile for its kind, then
     the profile for all kinds.
 
@@ -273,7 +261,7 @@ def main(requested: Asked, site: Site, kind: str) -> Resources:
     gpus = _first(requested.gpus_per_node, here.gpus_per_node, 0)
     return Resources(
         nodes=requested.nodes,
-        least_nodes=requested.least_nodes,
+        least_nodes=requested.fewest_nodes,
         ranks_per_node=requested.ranks_per_node or gpus or 1,
         gpus_per_node=gpus,
         cpus_per_rank=_first(requested.cpus_per_rank, here.cpus_per_rank, 1),
@@ -282,7 +270,7 @@ def main(requested: Asked, site: Site, kind: str) -> Resources:
     )
 
 
-def side(requested: Asked, site: Site, kind: str) -> Side:
+def side(requested: SubmissionOptions, site: Site, kind: str) -> Side:
     """Return the resources of a job before or after the main one: the profile for its kind counts first,
     also before the request.
 

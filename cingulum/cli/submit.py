@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cingulum.cli.from_model import options_of_models
 from cingulum.cli.options import Config, Overrides
+from jobs.submission_options import SubmissionOptions
 
 if TYPE_CHECKING:
     from cingulum.cli.predicted_time import Predicted
@@ -16,110 +18,15 @@ if TYPE_CHECKING:
     from jobs.requests.submitting import Preview
 
 
+@options_of_models
 def submit(
     context: typer.Context,
     config: Config,
+    options: SubmissionOptions,
     overrides: Overrides = None,
-    launcher: Annotated[
-        Literal["slurm", "mpirun", "docker", "apptainer"], typer.Option(help="What starts the ranks.")
-    ] = "slurm",
-    site: Annotated[
-        str | None, typer.Option(help="Site profile, by name or as a file.", show_default=False)
-    ] = None,
-    nodes: Annotated[int, typer.Option(min=1, help="Hosts.")] = 1,
-    ranks_per_node: Annotated[
-        int | None,
-        typer.Option(min=1, help="Ranks on each host; default: one per GPU, else 1.", show_default=False),
-    ] = None,
-    gpus_per_node: Annotated[
-        int | None,
-        typer.Option(
-            min=0, help="GPUs on each host; 0: on the CPU; default: the site's, else 0.", show_default=False
-        ),
-    ] = None,
-    cpus_per_rank: Annotated[
-        int | None,
-        typer.Option(min=1, help="Cores of each rank; default: the site's, else 1.", show_default=False),
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(help="Memory on each host, such as 16G.", show_default=False)
-    ] = None,
-    time: Annotated[
-        str | None,
-        typer.Option(help="Longest time to run: 90 (minutes), 12:00:00, 12h.", show_default=False),
-    ] = None,
-    grace: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=65535,
-            help="Seconds before the time limit in which the job saves; default: the site's, else 120.",
-            show_default=False,
-        ),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Name of the job; default: that of the run.", show_default=False)
-    ] = None,
-    after: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ID", help="Start when this job has completed; may be repeated."),
-    ] = None,
-    requeues: Annotated[
-        int, typer.Option(min=0, help="Starts after failures; those after preemption do not count.")
-    ] = 3,
-    shrink: Annotated[bool, typer.Option("--shrink", help="Start again on the hosts that are left.")] = False,
-    least_nodes: Annotated[
-        int | None, typer.Option(min=1, help="With --shrink: fewest hosts to start on; default: 1.")
-    ] = None,
-    image: Annotated[str | None, typer.Option(help="Container image.", show_default=False)] = None,
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            help="train, crossval, evaluate or report; default: train, with --folds crossval.",
-            show_default=False,
-        ),
-    ] = None,
-    folds: Annotated[
-        int | None, typer.Option(min=2, help="An array with a task per fold and seed.", show_default=False)
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="With --folds: networks per fold.")] = 1,
-    at_once: Annotated[
-        int | None, typer.Option(min=1, help="Tasks that may run side by side; default: all.")
-    ] = None,
-    then: Annotated[
-        str | None, typer.Option(help="Jobs that follow: evaluate,report.", show_default=False)
-    ] = None,
-    source: Annotated[
-        str | None,
-        typer.Option("--import", metavar="SOURCE", help="Import these images first, into data.shards."),
-    ] = None,
-    import_options: Annotated[
-        str | None,
-        typer.Option(help="Options of that import: '--label diagnosis --size 96'.", show_default=False),
-    ] = None,
-    share: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="GROUP",
-            help="Let this Unix group look at the jobs, in a store that you share; may be repeated.  "
-            "[default: the site's]",
-        ),
-    ] = None,
     private: Annotated[
         bool, typer.Option("--private", help="Let no group look at them, whatever the site says.")
     ] = False,
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Predict the time by this file of `cingulum profile`, where no earlier run tells it.",
-            show_default=False,
-        ),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(help="With --profile: cluster file that has the links; default: the site's."),
-    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run; change nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the jobs, or what would run.")] = False,
 ) -> None:
@@ -142,37 +49,10 @@ def submit(
     from trainer.errors import InputError
     from trainer.telling import tell
 
-    if private and share:
+    if private and options.share:
         raise InputError("--private and --share exclude each other.", cure="Leave out one of them.")
-    request = submitting.SubmissionRequest(
-        config=config,
-        overrides=overrides or (),
-        launcher=launcher,
-        site=site,
-        nodes=nodes,
-        ranks_per_node=ranks_per_node,
-        gpus_per_node=gpus_per_node,
-        cpus_per_rank=cpus_per_rank,
-        memory=memory,
-        time=time,
-        grace_s=grace,
-        name=name,
-        after=after or (),
-        requeues=requeues,
-        shrink=shrink,
-        least_nodes=least_nodes,
-        image=image,
-        kind=kind,
-        folds=folds,
-        seeds=seeds,
-        at_once=at_once,
-        then=then,
-        source=source,
-        import_options=import_options,
-        profile=profile,
-        cluster=cluster,
-        share=() if private else share,
-    )
+    given = options.model_dump(exclude_unset=True) | ({"share": ()} if private else {})
+    request = submitting.SubmissionRequest(config=config, overrides=tuple(overrides or ()), **given)
     prepared = submitting.prepare(request, submission_check)
     submission_check.command_lines(prepared.chain, context.find_root().command)
     time_needed = predicted_time.predicted(request, prepared)

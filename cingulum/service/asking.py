@@ -4,52 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from cingulum.service.schema import Failure, JobRowView
 from jobs.requests.actions import MOST_NICE
 from jobs.requests.submitting import SubmissionRequest
-
-Text = Annotated[str, Field(max_length=1000)]
-Count = Annotated[int, Field(ge=1, le=1_000_000)]
+from jobs.submission_options import MOST_NAMES, SubmissionOptions, Text
 
 
-class Submission(BaseModel):
-    """What is asked for: the text of a configuration, and the options of `cingulum submit`; null: what the
-    site or the run says.
-    """
-
-    model_config = ConfigDict(extra="forbid")
+class Submission(SubmissionOptions):
+    """What is asked for: the text of a configuration, changes of it, and the options of `cingulum submit`."""
 
     config: Annotated[str, Field(max_length=60_000, description="YAML of a run.")]
-    overrides: Annotated[list[Text], Field(max_length=100)] = []
-    launcher: Literal["slurm", "mpirun", "docker", "apptainer"] = "slurm"
-    site: Text | None = None
-    nodes: Count = 1
-    ranks_per_node: Count | None = None
-    gpus_per_node: Annotated[int | None, Field(ge=0, le=1000)] = None
-    cpus_per_rank: Count | None = None
-    memory: Text | None = None
-    time: Text | None = None
-    grace_s: Annotated[int | None, Field(ge=1, le=65535)] = None
-    name: Text | None = None
-    after: Annotated[list[Text], Field(max_length=100)] = []
-    requeues: Annotated[int, Field(ge=0, le=1_000_000)] = 3
-    shrink: bool = False
-    least_nodes: Count | None = None
-    image: Text | None = None
-    kind: Text | None = None
-    folds: Annotated[int | None, Field(ge=2, le=1000)] = None
-    seeds: Annotated[int, Field(ge=1, le=1000)] = 1
-    at_once: Count | None = None
-    then: Text | None = None
-    source: Text | None = None
-    import_options: Text | None = None
-    share: Annotated[list[Text] | None, Field(max_length=100)] = None
-    profile: Text | None = None
-    cluster: Text | None = None
+    overrides: Annotated[tuple[Text, ...], Field(max_length=MOST_NAMES)] = ()
 
     def request(self, config: Path) -> SubmissionRequest:
         """Return it as the command line would ask, with the file that holds the configuration."""
@@ -130,5 +99,5 @@ class Sharing(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    groups: Annotated[list[Text], Field(min_length=1, max_length=100)]
+    groups: Annotated[list[Text], Field(min_length=1, max_length=MOST_NAMES)]
     stop: bool = False

@@ -19,7 +19,7 @@ _KEPT = re.compile(r".*\.submitted-[0-9]+/[^/]+\.yaml")
 
 
 def asked(job: Job) -> dict[str, Any]:
-    """Return the configuration of a job as text, and its options by the names of `submitting.Request`.
+    """Return the configuration of a job as text, and its options by the names of `SubmissionOptions`.
 
     Raises:
         JobError: it is no training, or its configuration is gone.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from jobs import chains, home, quantities, sites
+from jobs import chains, home, sites
 from jobs.job import Job, split_label
 from jobs.requests import checks, submission
 from jobs.requests.known import Warn
@@ -22,67 +22,16 @@ from jobs.sites import Site
 from jobs.spec import JobSpec
 from jobs.store import sharing
 from jobs.store.store import Store
+from jobs.submission_options import SubmissionOptions
 from trainer.config import RunConfig
 from trainer.errors import CingulumError, JobError
 
 
-@dataclass(frozen=True, kw_only=True)
-class SubmissionRequest:
-    """What is asked for; None: what the site or the run says.
-
-    Attributes:
-        config: YAML file of a run.
-        overrides: `key=value` changes of it.
-        launcher: what starts the ranks.
-        site: profile, by name or as a file.
-        nodes: hosts.
-        ranks_per_node, gpus_per_node, cpus_per_rank: of each host, and of each rank.
-        memory: on each host, such as 16G.
-        time: longest time to run, such as 12h.
-        grace_s: seconds to save in before the time is over.
-        name: of the job.
-        after: ids of jobs that must have completed.
-        requeues: starts after failures.
-        shrink: whether to start again on the hosts that are left.
-        least_nodes: with `shrink`, hosts that are enough.
-        image: of containers.
-        kind: of the job; see `chains.KINDS`.
-        folds, seeds, at_once: of a cross-validation.
-        then: kinds of jobs that follow, separated by commas.
-        source: images to import first.
-        import_options: of that import, quoted as for a shell.
-        share: groups that may look at the jobs; empty: none, whatever the site says.
-        profile: file of `cingulum profile`, to predict how long it takes.
-        cluster: file or name of a cluster, whose links are then counted; None: the site's.
-    """
+class SubmissionRequest(SubmissionOptions):
+    """What is asked for: a YAML file of a run, `key=value` changes of it, and options."""
 
     config: Path
-    overrides: Sequence[str] = ()
-    launcher: str = "slurm"
-    site: str | None = None
-    nodes: int = 1
-    ranks_per_node: int | None = None
-    gpus_per_node: int | None = None
-    cpus_per_rank: int | None = None
-    memory: str | None = None
-    time: str | None = None
-    grace_s: int | None = None
-    name: str | None = None
-    after: Sequence[str] = ()
-    requeues: int = 3
-    shrink: bool = False
-    least_nodes: int | None = None
-    image: str | None = None
-    kind: str | None = None
-    folds: int | None = None
-    seeds: int = 1
-    at_once: int | None = None
-    then: str | None = None
-    source: str | None = None
-    import_options: str | None = None
-    share: Sequence[str] | None = None
-    profile: str | None = None
-    cluster: str | None = None
+    overrides: tuple[str, ...] = ()
 
 
 class Checks(Protocol):
@@ -137,16 +86,7 @@ def prepare(request: SubmissionRequest, looks: Checks) -> PreparedJobs:
     kind = chains.kind_of(request.kind, folds=request.folds)
     profile = sites.load(request.site)
     shared = _shared(request, profile)
-    requested = chains.Asked(
-        nodes=request.nodes,
-        least_nodes=(request.least_nodes or 1) if request.shrink else None,
-        ranks_per_node=request.ranks_per_node,
-        gpus_per_node=request.gpus_per_node,
-        cpus_per_rank=request.cpus_per_rank,
-        memory_mib=None if request.memory is None else quantities.mebibytes(request.memory),
-        minutes=None if request.time is None else quantities.minutes(request.time),
-    )
-    resources = chains.main(requested, profile, kind)
+    resources = chains.main(request, profile, kind)
     follows = chains.following(request.then)
     has_data = request.source is None and not request.after
     run = checks.load(
@@ -198,7 +138,7 @@ def prepare(request: SubmissionRequest, looks: Checks) -> PreparedJobs:
             then=follows,
             source=request.source,
             import_options=_words(request.import_options),
-            sides={one: chains.side(requested, profile, one) for one in profile.kinds},
+            sides={one: chains.side(request, profile, one) for one in profile.kinds},
         )
     )
     return PreparedJobs(run, chain, profile, request.launcher, tuple(request.after), shared)

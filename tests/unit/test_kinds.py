@@ -8,10 +8,10 @@ import pytest
 from site_profiles import site_of
 
 from jobs import chains
-from jobs.chains import Asked
 from jobs.schedulers.slurm.script import batch_script
 from jobs.sites import HERE, Site
 from jobs.spec import JobSpec, Resources
+from jobs.submission_options import SubmissionOptions
 from trainer.errors import JobError
 
 TOKEN = "0123456789abcdef"  # noqa: S105 - names a submission
@@ -36,7 +36,7 @@ def site() -> Site:
     return site_of(PROFILE)
 
 
-def chain(site: Site, asked: Asked, **changes: object) -> dict[str, JobSpec]:
+def chain(site: Site, asked: SubmissionOptions, **changes: object) -> dict[str, JobSpec]:
     wanted = chains.Wanted(
         config="c.yaml",
         run="runs/mine",
@@ -60,7 +60,7 @@ def sbatch(job: JobSpec, site: Site) -> dict[str, str]:
 
 
 def test_each_kind_of_job_gets_the_partition_account_time_and_options_of_its_kind(site):
-    found = {kind: sbatch(job, site) for kind, job in chain(site, Asked()).items()}
+    found = {kind: sbatch(job, site) for kind, job in chain(site, SubmissionOptions()).items()}
     wanted = {
         "import": ("cpu", "mine", "240", None, None),
         "train": ("gpu", "mine", "2160", "4", "a100"),
@@ -77,7 +77,7 @@ def test_each_kind_of_job_gets_the_partition_account_time_and_options_of_its_kin
 
 
 def test_what_was_said_is_for_the_job_itself_and_for_others_only_where_their_kind_is_silent(site):
-    asked = Asked(nodes=2, gpus_per_node=2, cpus_per_rank=3, memory_mib=2000, minutes=36 * 60)
+    asked = SubmissionOptions(nodes=2, gpus_per_node=2, cpus_per_rank=3, memory="2000M", time="36h")
     found = chain(site, asked)
     assert found["train"].resources == Resources(2, None, 2, 2, 3, 2000, 36 * 60)
     assert found["import"].resources == Resources(1, None, 1, 0, 16, 65536, 240)
@@ -86,29 +86,31 @@ def test_what_was_said_is_for_the_job_itself_and_for_others_only_where_their_kin
 
 
 def test_no_gpus_can_be_asked_for_where_the_site_gives_some(site):
-    assert chains.main(Asked(gpus_per_node=0), site, "train").gpus_per_node == 0
-    assert chains.main(Asked(gpus_per_node=0), site, "train").ranks_per_node == 1
-    assert chains.main(Asked(gpus_per_node=0, ranks_per_node=3), site, "train").ranks_per_node == 3
+    assert chains.main(SubmissionOptions(gpus_per_node=0), site, "train").gpus_per_node == 0
+    assert chains.main(SubmissionOptions(gpus_per_node=0), site, "train").ranks_per_node == 1
+    assert (
+        chains.main(SubmissionOptions(gpus_per_node=0, ranks_per_node=3), site, "train").ranks_per_node == 3
+    )
 
 
 def test_the_job_that_was_asked_for_is_given_what_its_own_kind_says(site):
-    assert chains.main(Asked(), site, "evaluate").gpus_per_node == 1
-    assert chains.main(Asked(gpus_per_node=2), site, "evaluate").gpus_per_node == 2
+    assert chains.main(SubmissionOptions(), site, "evaluate").gpus_per_node == 1
+    assert chains.main(SubmissionOptions(gpus_per_node=2), site, "evaluate").gpus_per_node == 2
 
 
 def test_a_site_without_kinds_gives_what_was_said_to_all():
-    found = chain(HERE, Asked(ranks_per_node=2, cpus_per_rank=3, minutes=5))
-    assert chains.main(Asked(), HERE, "train") == Resources()
+    found = chain(HERE, SubmissionOptions(ranks_per_node=2, cpus_per_rank=3, time="5"))
+    assert chains.main(SubmissionOptions(), HERE, "train") == Resources()
     assert found["import"].resources == Resources(cpus_per_rank=6, minutes=5)
     assert found["evaluate"].resources == Resources(ranks_per_node=2, cpus_per_rank=3, minutes=5)
 
 
 def test_an_import_starts_as_many_workers_as_its_kind_has_cores(site):
-    assert "--workers=16" in chain(site, Asked())["import"].tasks[0]
+    assert "--workers=16" in chain(site, SubmissionOptions())["import"].tasks[0]
 
 
 def test_the_report_that_pools_folds_is_a_report(site):
-    job = chain(site, Asked(), kind="crossval", folds=3, then=("report",))["report"]
+    job = chain(site, SubmissionOptions(), kind="crossval", folds=3, then=("report",))["report"]
     assert sbatch(job, site)["partition"] == "cpu"
 
 

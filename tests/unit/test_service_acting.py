@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sqlite3
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import yaml
 from served import checks, client_of, code
 from starlette.testclient import TestClient
 
+from cingulum.cli.app import command_line
 from cingulum.service import asking
 from jobs.local import attended_files
 from jobs.local.docker import Docker
@@ -18,6 +18,7 @@ from jobs.requests import actions, known, once, submitting
 from jobs.schedulers import registry
 from jobs.schedulers.base import TaskState
 from jobs.store.store import Store
+from jobs.submission_options import SubmissionOptions
 from trainer.errors import LauncherError, StoreError
 
 CONFIG = yaml.safe_dump({"name": "mine", "data": {"shards": "shards"}, "train": {"global_batch": 12}})
@@ -42,10 +43,16 @@ def files() -> list[Path]:
     return sorted(Path("runs").rglob("*"))
 
 
-def test_a_submission_has_the_options_of_the_command_line():
-    fields = {field.name: field.default for field in dataclasses.fields(submitting.SubmissionRequest)}
-    mine = {name: field.default for name, field in asking.Submission.model_fields.items()}
-    assert {**mine, "overrides": (), "after": ()} == {**fields, "config": mine["config"]}
+def test_command_line_form_and_api_have_every_option_of_a_submission(asked):
+    options = set(SubmissionOptions.model_fields)
+    command = {parameter.name for parameter in command_line().commands["submit"].params}
+    assert options | {"config", "overrides", "private", "dry_run", "as_json"} == command
+    schema = asked.get(f"{JOBS}/schema").json()["submission"]["properties"]
+    assert options | {"config", "overrides"} == set(schema)
+    page = asked.get("/submit").text
+    assert all(f'name="{name}"' in page for name in options)
+    assert 'name="grace_s" placeholder="the site&#39;s, else 120" value=""' in page
+    assert 'name="after"' in page and page.count("data-list") == 2
 
 
 def test_a_check_shows_what_would_be_done_and_does_nothing(asked, store, slurm):

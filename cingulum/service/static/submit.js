@@ -14,7 +14,7 @@ function asked() {
     if (!input.name) continue;
     if (input.type === "checkbox") found[input.name] = input.checked;
     else if (input.value.trim() === "") continue;
-    else if (["after", "share"].includes(input.name)) found[input.name] = input.value.trim().split(/\s+/);
+    else if ("list" in input.dataset) found[input.name] = input.value.trim().split(/\s+/);
     else found[input.name] = input.type === "number" ? Number(input.value) : input.value.trim();
   }
   return found;
