@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cingulum.cli.from_model import options_of_models
+from trainer.data.importing.import_options import ImportOptions
 from trainer.data.sources.file_names import first_three
-from trainer.errors import CohortError, ConfigError, Stopped
+from trainer.errors import CohortError, Stopped
 
 if TYPE_CHECKING:
     from trainer.data.images.findings import Finding
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 _COLOURS = {"bad": "red", "warning": "yellow", "note": ""}
 
 
+@options_of_models
 def import_images(
     source: Annotated[
         Path,
@@ -28,128 +31,7 @@ def import_images(
         ),
     ],
     shards: Annotated[Path, typer.Argument(help="Folder for the shard set.", show_default=False)],
-    label: Annotated[str, typer.Option(help="Column with the class to learn.")] = "diagnosis",
-    size: Annotated[int, typer.Option(help="Edge of a volume, in voxels.")] = 96,
-    spacing: Annotated[
-        float | None, typer.Option(help="Edge of a voxel, in mm; default: 192 / size.", show_default=False)
-    ] = None,
-    dtype: Annotated[
-        Literal["float16", "float32", "bfloat16", "int16"],
-        typer.Option(help="Type of the stored values; int16 has a scale for each volume."),
-    ] = "float16",
-    labels: Annotated[
-        Path | None,
-        typer.Option(
-            help="CSV/TSV with labels by subject or image, for folders without.", show_default=False
-        ),
-    ] = None,
-    classes: Annotated[
-        str | None,
-        typer.Option(help="Labels allowed, such as AD,NC; others are bad images.", show_default=False),
-    ] = None,
-    contrast: Annotated[str, typer.Option(help="BIDS suffix of the images to take.")] = "T1w",
-    contrasts: Annotated[
-        str | None,
-        typer.Option(
-            help="Several contrasts as channels, such as T1w,T2w; the first decides the grid. "
-            "BIDS suffixes, or columns of a table.",
-            show_default=False,
-        ),
-    ] = None,
-    maps: Annotated[
-        str | None,
-        typer.Option(
-            help="Label maps for segmentation: probseg (a probability map per tissue) or dseg (one map of "
-            "label numbers) of BIDS derivatives, or column 'map' of a table; "
-            "KIND:FOLDER:desc-NAME to choose among several.",
-            show_default=False,
-        ),
-    ] = None,
-    map_labels: Annotated[
-        str | None,
-        typer.Option(
-            help="Names of the maps' labels: 1=grey,2=white or 1,2,3 or a TSV with columns index, name; "
-            "default: the derivatives' dseg.tsv.",
-            show_default=False,
-        ),
-    ] = None,
-    run: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Which of several runs of a BIDS session, such as 1 for run-1; default: a second is bad.",
-            show_default=False,
-        ),
-    ] = None,
-    diagnoses: Annotated[
-        Path | None,
-        typer.Option(
-            help="ADNI: table of diagnoses over visits (DXSUM or ADNIMERGE), which divides MCI into sMCI and "
-            "pMCI.",
-            show_default=False,
-        ),
-    ] = None,
-    within: Annotated[
-        int | None,
-        typer.Option(
-            min=6,
-            help="ADNI: months in which MCI must become dementia to be pMCI; default: 36.",
-            show_default=False,
-        ),
-    ] = None,
-    visits: Annotated[
-        Literal["baseline", "all"] | None,
-        typer.Option(
-            help="ADNI: the first scan of each subject, or one of each day; default: baseline.",
-            show_default=False,
-        ),
-    ] = None,
-    label_change: Annotated[
-        Literal["keep", "first", "error"],
-        typer.Option(
-            help="Subjects whose sessions have different labels: keep each session's own, take that of the "
-            "subject's first session for all, or refuse; they are counted and named in any case.",
-        ),
-    ] = "keep",
-    volume: Annotated[
-        int | None,
-        typer.Option(help="Which volume of 4D images, from 0; default: refuse them.", show_default=False),
-    ] = None,
-    nan: Annotated[
-        Literal["refuse", "zero"], typer.Option(help="What to do with NaN and infinite values.")
-    ] = "refuse",
-    xform: Annotated[
-        Literal["sform", "qform"] | None,
-        typer.Option(
-            help="Which transform of a NIfTI header counts where both are set; default: the sform, with a "
-            "warning where the qform contradicts it.",
-            show_default=False,
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes; default: all cores.", show_default=False)
-    ] = None,
-    on_error: Annotated[
-        Literal["fail", "skip"], typer.Option(help="Bad images: fail naming all, or leave them out.")
-    ] = "fail",
-    volumes_per_shard: Annotated[int, typer.Option(min=1, help="Volumes in one HDF5 file.")] = 16,
-    codec: Annotated[
-        Literal["auto", "none", "gzip", "blosc-lz4", "blosc-lz4-bit", "blosc-zstd-bit"],
-        typer.Option(help="Compression; auto measures on the first images which one is read fastest here."),
-    ] = "blosc-lz4",
-    bricks: Annotated[
-        int | None,
-        typer.Option(
-            min=8,
-            help="Store volumes in bricks with this edge, in voxels, for training on patches; "
-            "default: each in one piece.",
-            show_default=False,
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the shard set that is there.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, write nothing.")] = False,
+    options: ImportOptions,
     as_json: Annotated[bool, typer.Option("--json", help="The outcome as JSON on standard output.")] = False,
 ) -> None:
     """Check, preprocess and pack images into a shard set.
@@ -166,51 +48,14 @@ def import_images(
       cingulum import my-bids shards/fast --codec auto
       cingulum import ADNI shards/adni --labels collection.csv --diagnoses DXSUM.csv
     """
-    from trainer.data.images.recipe import Recipe
     from trainer.data.importing.import_request import ImportRequest
-    from trainer.data.sources.source_adni import AdniRequest
 
-    if map_labels is not None and maps is None:
-        raise ConfigError(
-            "--map-labels names the labels of maps, and no maps are asked for.",
-            cure="Add --maps dseg or --maps probseg.",
-        )
-    several = _names(contrasts)
-    options: dict[str, Any] = {"dtype": dtype, "volume": volume, "nan": nan, "xform": xform}
-    recipe = (
-        Recipe.of_size(size, **options) if spacing is None else Recipe(size=size, spacing=spacing, **options)
-    )
-    request = ImportRequest(
-        source=source,
-        target=shards,
-        label=label,
-        recipe=recipe,
-        labels=labels,
-        contrast=several[0] if several else contrast,
-        contrasts=several if len(several) > 1 else (),
-        maps=maps,
-        map_labels=map_labels,
-        classes=_names(classes) or None,
-        run=run,
-        adni=AdniRequest.of(diagnoses, within, visits),
-        label_change=label_change,
-        workers=workers,
-        on_error=on_error,
-        volumes_per_shard=volumes_per_shard,
-        codec=codec,
-        bricks=bricks,
-        overwrite=overwrite,
-        dry_run=dry_run,
-    )
+    request = ImportRequest(source=source, target=shards, **options.model_dump())
     result = _with_progress(request)
     if as_json:
         typer.echo(json.dumps(_as_json(result), indent=1))
     else:
-        _tell(result, source if dry_run else None)
-
-
-def _names(text: str | None) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",")) if text else ()
+        _tell(result, source if options.dry_run else None)
 
 
 def _with_progress(request: ImportRequest) -> ImportResult:

@@ -35,7 +35,7 @@ def invoke(*arguments: object):
 
 
 def request(source, target, **others) -> ImportRequest:
-    given = {"label": "diagnosis", "recipe": Recipe.of_size(16), "workers": 1, "codec": "auto", **others}
+    given = {"size": 16, "workers": 1, "codec": "auto", **others}
     return ImportRequest(source=source, target=target, volumes_per_shard=2, **given)
 
 

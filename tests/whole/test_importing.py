@@ -31,7 +31,7 @@ RECIPE = Recipe.of_size(16)
 
 
 def request(source: Path, target: Path, **others) -> ImportRequest:
-    given = {"label": "diagnosis", "recipe": RECIPE, "workers": 1, "volumes_per_shard": 2, **others}
+    given = {"size": 16, "workers": 1, "volumes_per_shard": 2, **others}
     return ImportRequest(source=source, target=target, **given)
 
 
@@ -164,7 +164,7 @@ def test_a_second_import_is_already_done(cohort, whole, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"recipe": Recipe.of_size(24)}, "size 16 (now 24)"),
+        ({"size": 24}, "size 16 (now 24)"),
         ({"codec": "gzip"}, "codec 'blosc-lz4' (now 'gzip')"),
         ({"volumes_per_shard": 3}, "volumes_per_shard 2 (now 3)"),
     ],
@@ -181,7 +181,7 @@ def test_other_parameters_on_a_whole_set_are_an_error(cohort, whole, change, nam
 def test_overwrite_replaces_a_set(cohort, whole, tmp_path):
     target = tmp_path / "set"
     shutil.copytree(whole[0], target)
-    run(request(cohort, target, recipe=Recipe(size=8, spacing=16.0), volumes_per_shard=4, overwrite=True))
+    run(request(cohort, target, size=8, spacing=16.0, volumes_per_shard=4, overwrite=True))
     assert ShardSet.open(target).shape == (8, 8, 8, 1)
     assert len(list(target.glob("shard-*.h5"))) == 2
 
@@ -289,7 +289,7 @@ def test_an_unfinished_import_with_other_parameters_is_an_error(cohort, tmp_path
         run(request(cohort, tmp_path / "set"))
     monkeypatch.undo()
     with fails_with(ShardError):
-        run(request(cohort, tmp_path / "set", recipe=Recipe(size=8, spacing=16.0)))
+        run(request(cohort, tmp_path / "set", size=8, spacing=16.0))
 
 
 def _halt_after(monkeypatch, writes: int) -> None:
@@ -316,10 +316,9 @@ def slow(path, content):
 shard_writer.write_atomically = slow
 from trainer.data.importing.import_request import ImportRequest
 from trainer.data.importing.importing import run
-from trainer.data.images.preprocess import Recipe
 if __name__ == "__main__":
     source, target, workers = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    run(ImportRequest(source, target, "diagnosis", Recipe.of_size(16), workers=workers, volumes_per_shard=2))
+    run(ImportRequest(source=source, target=target, size=16, workers=workers, volumes_per_shard=2))
 """
 
 
@@ -451,7 +450,7 @@ def test_a_bad_image_fails_the_import_by_name_or_is_left_out(tmp_path, case):
     root, target = bids(tmp_path / "b", 5), tmp_path / "set"
     spoil(root)
     total = 6 if case == "second image of a session" else 5
-    wanted = request(root, target, classes=("AD", "NC"))
+    wanted = request(root, target, classes="AD,NC")
 
     with pytest.raises(CohortError) as caught:
         run(wanted)
@@ -465,7 +464,7 @@ def test_a_bad_image_fails_the_import_by_name_or_is_left_out(tmp_path, case):
     assert [row["status"] for row in rows].count("bad") == 1
     assert code in next(row["findings"] for row in rows if row["status"] == "bad")
 
-    result = run(ImportRequest(**{**vars(wanted), "on_error": "skip"}))
+    result = run(wanted.model_copy(update={"on_error": "skip"}))
     assert [_codes(image) for image in result.left_out] == [[code]]
     assert len(ShardSet.open(target)) == result.volumes == total - 1
 

@@ -9,7 +9,6 @@ import pytest
 from made_images import bids
 from test_fuzz_shards import DAMAGES
 
-from trainer.data.images.preprocess import Recipe
 from trainer.data.importing import import_state
 from trainer.data.importing.import_request import ImportRequest
 from trainer.data.importing.importing import run
@@ -21,9 +20,8 @@ def stopped(tmp_path_factory):
     """A request, its target as an import left it just before the index, and its files when whole."""
     base = tmp_path_factory.mktemp("stopped")
     request = ImportRequest(
-        bids(base / "cohort", 4), base / "set", "diagnosis", Recipe.of_size(16), workers=1,
-        volumes_per_shard=2,
-    )  # fmt: skip
+        source=bids(base / "cohort", 4), target=base / "set", size=16, workers=1, volumes_per_shard=2
+    )
     kept = base / "kept"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(import_state, "finished", lambda work: shutil.copytree(work.parent, kept))

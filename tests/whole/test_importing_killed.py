@@ -22,14 +22,12 @@ import psutil
 import pytest
 from made_images import bids
 
-from trainer.data.images.preprocess import Recipe
 from trainer.data.importing.import_request import ImportRequest
 from trainer.data.importing.importing import run
 from trainer.data.shards.shards import ShardSet
 from trainer.errors import ShardError
 
 ROOT = Path(__file__).parents[2]
-RECIPE = Recipe.of_size(16)
 
 # Imports as often as it is told to: {"target": ..., "moment": ...} per line of standard input. A child dies
 # by SIGKILL just before its change of a file number `moment`, from 0; writing the second half of a file's
@@ -39,7 +37,6 @@ import json, os, signal, sys
 from pathlib import Path
 from trainer.data.importing.import_request import ImportRequest
 from trainer.data.importing.importing import run
-from trainer.data.images.preprocess import Recipe
 import trainer.data.importing.quality_sheet
 
 def changes(event, given):
@@ -68,7 +65,7 @@ def child(order):
             file.write(content[len(content) // 2 :])
     Path.write_bytes = halved
     sys.addaudithook(hook)
-    run(ImportRequest(Path(sys.argv[1]), Path(order["target"]), "diagnosis", Recipe.of_size(16), workers=1,
+    run(ImportRequest(source=Path(sys.argv[1]), target=Path(order["target"]), size=16, workers=1,
                       volumes_per_shard=2))
     print("changes", count, flush=True)
     os._exit(0)
@@ -83,7 +80,7 @@ for line in sys.stdin:
 
 
 def request(source: Path, target: Path) -> ImportRequest:
-    return ImportRequest(source, target, "diagnosis", RECIPE, workers=1, volumes_per_shard=2)
+    return ImportRequest(source=source, target=target, size=16, workers=1, volumes_per_shard=2)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -199,7 +196,6 @@ from pathlib import Path
 import trainer.data.importing.import_work as import_work
 from trainer.data.importing.import_request import ImportRequest
 from trainer.data.importing.importing import run
-from trainer.data.images.preprocess import Recipe
 examine = import_work.examine
 def slow(task):
     time.sleep(0.05)
@@ -207,8 +203,7 @@ def slow(task):
 import_work.examine = slow
 if __name__ == "__main__":
     source, target = Path(sys.argv[1]), Path(sys.argv[2])
-    recipe = Recipe.of_size(16)
-    run(ImportRequest(source, target, "diagnosis", recipe, workers=2, volumes_per_shard=2))
+    run(ImportRequest(source=source, target=target, size=16, workers=2, volumes_per_shard=2))
 """
 
 

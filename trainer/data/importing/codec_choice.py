@@ -215,7 +215,7 @@ def as_before(request: ImportRequest) -> tuple[ImportRequest, dict[str, Any] | N
         ShardError: the files of the earlier import cannot be read.
     """
     choice = import_state.codec_choice(request.target) if request.codec == AUTO else None
-    return (replace(request, codec=choice["codec"]), choice) if choice else (request, None)
+    return (request.with_codec(choice["codec"]), choice) if choice else (request, None)
 
 
 def choose_for(request: ImportRequest, listing: SourceListing) -> tuple[ImportRequest, dict[str, Any]]:
@@ -239,7 +239,7 @@ def choose_for(request: ImportRequest, listing: SourceListing) -> tuple[ImportRe
     import_state.make(work)
     choice = choose(arrays, layout, work, request.workers or default_workers()).to_json()
     import_state.keep_codec_choice(work, choice)
-    return replace(request, codec=choice["codec"]), choice
+    return request.with_codec(choice["codec"]), choice
 
 
 def check_any_usable(listing: SourceListing, usable: Sequence[bool]) -> None:

@@ -2,68 +2,101 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+
+from pydantic import ConfigDict
 
 from trainer.data.images.findings import Finding
-from trainer.data.images.recipe import Recipe
+from trainer.data.images.recipe import MapRecipe, Recipe
 from trainer.data.importing.examination import Examined
-from trainer.data.shards import codecs
+from trainer.data.importing.import_options import ImportOptions
 from trainer.data.shards.index import SetMeta, VolumeMeta
-from trainer.data.sources.labels import LabelChange
 from trainer.data.sources.listing import SourceListing
+from trainer.data.sources.map_request import MapRequest
 from trainer.data.sources.source_adni import AdniRequest
+from trainer.errors import ConfigError
 
 
-@dataclass(frozen=True)
-class ImportRequest:
-    """What to import, from where, to where, and how; see `cingulum import --help`.
+class ImportRequest(ImportOptions):
+    """What to import, from where, to where, and how.
 
-    `contrasts`, where there are several, stands in place of `contrast`. `maps` and `map_labels` are as typed.
-    `codec` may be 'auto'; `run` puts the codec that it chooses in its place.
+    `codec` may be 'auto'; `run` puts the codec that it chooses in its place. `found_maps` are those of the
+    listing, once there is one.
     """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     source: Path
     target: Path
-    label: str
-    recipe: Recipe
-    labels: Path | None = None
-    contrast: str = "T1w"
-    contrasts: tuple[str, ...] = ()
-    maps: str | None = None
-    map_labels: str | None = None
-    classes: tuple[str, ...] | None = None
-    run: int | None = None
-    adni: AdniRequest | None = None
-    label_change: LabelChange = "keep"
-    workers: int | None = None
-    on_error: Literal["fail", "skip"] = "fail"
-    volumes_per_shard: int = 16
-    codec: str = codecs.DEFAULT
-    bricks: int | None = None
-    overwrite: bool = False
-    dry_run: bool = False
+    found_maps: MapRecipe | None = None
 
-    def recipe_for(self, listing: SourceListing) -> Recipe:
-        """Return the recipe with the requested contrasts and the maps that were found."""
-        return replace(self.recipe, contrasts=self.contrasts, maps=listing.maps)
+    @property
+    def recipe(self) -> Recipe:
+        """Return the parameters of preprocessing.
+
+        Raises:
+            ConfigError: there are no such.
+        """
+        others: dict[str, Any] = {
+            "dtype": self.dtype,
+            "volume": self.volume,
+            "nan": self.nan,
+            "xform": self.xform,
+            "contrasts": self.channels,
+            "maps": self.found_maps,
+        }
+        if self.spacing is None:
+            return Recipe.of_size(self.size, **others)
+        return Recipe(size=self.size, spacing=self.spacing, **others)
+
+    @property
+    def adni(self) -> AdniRequest | None:
+        """Return what to take of a download from ADNI; None where nothing was said of it.
+
+        Raises:
+            ConfigError: months without diagnoses.
+        """
+        return AdniRequest.of(self.diagnoses, self.within, self.visits)
+
+    @property
+    def map_request(self) -> MapRequest | None:
+        """Return which label maps to take; None: none.
+
+        Raises:
+            ConfigError: there is no such kind, or labels are named for no maps.
+        """
+        if self.map_labels is not None and self.maps is None:
+            raise ConfigError(
+                "--map-labels names the labels of maps, and no maps are asked for.",
+                cure="Add --maps dseg or --maps probseg.",
+            )
+        return MapRequest.parse(self.maps, self.map_labels) if self.maps else None
+
+    def of_listing(self, listing: SourceListing) -> ImportRequest:
+        """Return it with the maps that were found."""
+        return self.model_copy(update={"found_maps": listing.maps})
+
+    def with_codec(self, codec: str) -> ImportRequest:
+        """Return it with the codec that was chosen."""
+        return self.model_copy(update={"codec": codec})
 
     def decisive(self, listing: SourceListing) -> dict[str, Any]:
         """Return the parameters that determine the content of the set, as JSON values."""
-        one_contrast = listing.kind == "bids" and not self.contrasts
+        one_contrast = listing.kind == "bids" and not self.channels
         return {
             "source": listing.name,
             "label": self.label,
-            "contrast": self.contrast if one_contrast else None,
-            "classes": list(self.classes) if self.classes else None,
+            "contrast": self.first_contrast if one_contrast else None,
+            "classes": list(self.allowed) if self.allowed else None,
             "volumes_per_shard": self.volumes_per_shard,
             "codec": self.codec,
             **({"bricks": self.bricks} if self.bricks else {}),
             **({"run": self.run} if self.run is not None else {}),
             **({"label_change": self.label_change} if self.label_change != "keep" else {}),
             **(self.adni.decisive if self.adni is not None else {}),
-            "recipe": self.recipe_for(listing).to_json(),
+            "recipe": self.of_listing(listing).recipe.to_json(),
         }
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from trainer.data.images.findings import Finding
@@ -23,7 +22,6 @@ from trainer.data.shards.shards import ShardSet
 from trainer.data.shards.summary import UNLABELLED
 from trainer.data.sources import sources
 from trainer.data.sources.listing import SourceListing
-from trainer.data.sources.map_request import MapRequest
 
 
 def run(
@@ -45,22 +43,22 @@ def run(
     """
     begun = time.monotonic()
     import_state.check_name(request.target)
-    replace(request.recipe, contrasts=request.contrasts)  # says what is wrong with their names
+    _ = request.recipe  # says what is wrong with it
     listing = sources.find(
         request.source,
         request.label,
         labels=request.labels,
-        contrast=request.contrast,
-        contrasts=request.contrasts,
-        classes=request.classes,
-        maps=MapRequest.parse(request.maps, request.map_labels) if request.maps else None,
+        contrast=request.first_contrast,
+        contrasts=request.channels,
+        classes=request.allowed,
+        maps=request.map_request,
         run=request.run,
         adni=request.adni,
         label_change=request.label_change,
     )
     if on_cohort is not None:
         on_cohort(listing.findings)
-    request = replace(request, recipe=request.recipe_for(listing))
+    request = request.of_listing(listing)
     on_progress = on_progress or (lambda progress: None)
     if request.dry_run:
         return _rehearse(request, listing, on_progress, begun)
