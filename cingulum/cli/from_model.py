@@ -43,6 +43,18 @@ def options_of_models(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
+def words_of(options: BaseModel) -> list[str]:
+    """Return the words of a command line that say these options, without those that are as they were."""
+    words: list[str] = []
+    for name, field in _fields(type(options)):
+        value, option = getattr(options, name), _option(name, field)
+        if value == field.default:
+            continue
+        several = value if isinstance(value, tuple) else (value,)
+        words += [option] if value is True else [word for one in several for word in (option, str(one))]
+    return words
+
+
 def _is_model(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseModel)
 

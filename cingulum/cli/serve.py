@@ -3,78 +3,23 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from cingulum.cli.from_model import options_of_models, words_of
+from cingulum.service.serve_options import ServeOptions
 
 if TYPE_CHECKING:
     from cingulum.service.tokens import TokenFile
     from jobs.store.store import Store
 
 
-class May(str, Enum):
-    """What a token allows."""
-
-    read = "read"
-    write = "write"
-    admin = "admin"
-
-
+@options_of_models
 def serve(
     context: typer.Context,
-    socket: Annotated[
-        Path | None,
-        typer.Option(
-            help="Listen at this socket, which only you can open.  [default: serve-HOST.sock beside jobs]"
-        ),
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, help="Listen at this port of 127.0.0.1 instead, for who has a token."),
-    ] = None,
-    store: Annotated[
-        str | None, typer.Option(metavar="PATH|URL", help="Another store than CINGULUM_STORE names.")
-    ] = None,
-    runs: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="DIR",
-            help="Show the runs whose folders are in DIR, too; may be repeated.  [default: runs]",
-        ),
-    ] = None,
-    new_token: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Make a token for --port, show it once, and end.")
-    ] = None,
-    may: Annotated[
-        May, typer.Option(help="What the new token allows; write: act as you, admin: also revoke.")
-    ] = May.read,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="The new token is valid for so long.")] = 90,
-    tokens: Annotated[bool, typer.Option("--tokens", help="List the tokens, and end.")] = False,
-    revoke: Annotated[str | None, typer.Option(metavar="NAME", help="Forget a token, and end.")] = None,
-    behind_proxy: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Listen at --socket for a proxy that signs users in, with pages at https://name.example, or "
-            "under a path there.",
-        ),
-    ] = None,
-    proxy_user: Annotated[
-        str, typer.Option(metavar="USER", help="With --behind-proxy: as whom the proxy connects.")
-    ] = "www-data",
-    webhook: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Tell this address of every change of your jobs; default: none."),
-    ] = None,
-    webhook_allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NETWORK",
-            help="An address or network that the webhook may be in though it is not public; may be repeated.",
-        ),
-    ] = None,
+    options: ServeOptions,
     install: Annotated[
         bool,
         typer.Option("--install", help="Write a systemd user unit that runs it with these options, and end."),
@@ -107,38 +52,36 @@ def serve(
     from trainer.errors import InputError
     from trainer.telling import tell
 
-    if socket is not None and port is not None:
+    if options.socket is not None and options.port is not None:
         raise InputError("--socket and --port exclude each other.", cure="Leave out one of them.")
     host = gethostname()
     file = TokenFile(home() / "tokens.json")
-    if new_token is not None:
-        secret = file.add(new_token, may.value, days)
-        typer.echo(json.dumps({"name": new_token, "may": may.value, "token": secret}) if as_json else secret)
-    elif revoke is not None:
-        file.revoke(revoke)
-        typer.echo(json.dumps({"revoked": revoke}) if as_json else f"{revoke} is revoked")
-    elif tokens:
+    if options.new_token is not None:
+        secret = file.add(options.new_token, options.may, options.days)
+        row = {"name": options.new_token, "may": options.may, "token": secret}
+        typer.echo(json.dumps(row) if as_json else secret)
+    elif options.revoke is not None:
+        file.revoke(options.revoke)
+        typer.echo(json.dumps({"revoked": options.revoke}) if as_json else f"{options.revoke} is revoked")
+    elif options.tokens:
         _list(file, as_json=as_json)
     elif install:
-        if port is not None:  # the address that is printed would be in the journal
-            raise InputError("--install is for the socket.", cure="Leave out --port: ssh forwards to it.")
-        _install(socket or _default_socket(host), store, runs, host, as_json=as_json)
+        _install(options, host, as_json=as_json)
     else:
         heaps.keep_few()
-        job_store = _store(store)
+        job_store = _store(options.store)
         hook = None
-        if webhook is not None:
-            hook = Webhook(
-                job_store, webhook, home(), allowed=webhook_allow or (), secret=signature(), warn=tell
-            )
+        if options.webhook is not None:
+            allowed = options.webhook_allow
+            hook = Webhook(job_store, options.webhook, home(), allowed=allowed, secret=signature(), warn=tell)
         checks = ServiceChecks(context.find_root().command)
-        serving = Serving(job_store, _folders(runs), checks, file, hook, as_json=as_json)
-        if behind_proxy is not None:
-            serving.behind_proxy(*_proxy(socket, behind_proxy, proxy_user))
-        elif port is None:
-            serving.at_socket(socket or _default_socket(host), host)
+        serving = Serving(job_store, _folders(options.runs), checks, file, hook, as_json=as_json)
+        if options.behind_proxy is not None:
+            serving.behind_proxy(*_proxy(options.socket, options.behind_proxy, options.proxy_user))
+        elif options.port is None:
+            serving.at_socket(options.socket or _default_socket(host), host)
         else:
-            serving.at_port(port)
+            serving.at_port(options.port)
 
 
 def _proxy(socket: Path | None, url: str, user: str) -> tuple[Path, str, str, int]:
@@ -172,7 +115,7 @@ def _default_socket(host: str) -> Path:
     return home() / f"serve-{host.partition('.')[0]}.sock"
 
 
-def _install(socket: Path, store: str | None, runs: list[Path] | None, host: str, *, as_json: bool) -> None:
+def _install(options: ServeOptions, host: str, *, as_json: bool) -> None:
     """Write the unit, and say how it is started and reached."""
     import os
     import sys
@@ -181,15 +124,18 @@ def _install(socket: Path, store: str | None, runs: list[Path] | None, host: str
     from cingulum.service import unit
     from trainer.errors import InputError
 
-    if store is not None and "://" in store:
+    if options.port is not None:  # the address that is printed would be in the journal
+        raise InputError("--install is for the socket.", cure="Leave out --port: ssh forwards to it.")
+    if options.store is not None and "://" in options.store:
         raise InputError(
             "--install writes no URL of a store, which may hold a password.",
             cure="Give it in CINGULUM_STORE: systemctl --user edit cingulum-serve",
         )
-    place = str(socket.expanduser().absolute())
-    command = [sys.executable, "-m", "cingulum", "serve", "--socket", place]
-    command += [] if store is None else ["--store", str(Path(store).expanduser().absolute())]
-    command += [word for folder in runs or () for word in ("--runs", str(folder.absolute()))]
+    if options.behind_proxy is not None:
+        _proxy(options.socket, options.behind_proxy, options.proxy_user)  # says what is wrong with it now
+    kept_options = options.kept(options.socket or _default_socket(host))
+    place = str(kept_options.socket)
+    command = [sys.executable, "-m", "cingulum", "serve", *words_of(kept_options)]
     kept = {name: os.environ[name] for name in unit.PASSED if name in os.environ}
     path = unit.install(unit.text(command, Path.cwd(), kept))
     say(
@@ -199,9 +145,19 @@ def _install(socket: Path, store: str | None, runs: list[Path] | None, host: str
         "systemctl --user enable --now cingulum-serve\n"
         "  keep it when you log out:         loginctl enable-linger\n"
         "  what it says:                     journalctl --user -u cingulum-serve\n"
+        f"{_unsaid(options)}"
         f"  on your computer:                 ssh -N -L 8642:{place} {host}\n"
         "  then open http://127.0.0.1:8642/ there",
         as_json=as_json,
+    )
+
+
+def _unsaid(options: ServeOptions) -> str:
+    """Return how to give the service what is written into no file."""
+    if options.webhook is None:
+        return ""
+    return (
+        "  what signs the webhook:           CINGULUM_WEBHOOK_SECRET (systemctl --user edit cingulum-serve)\n"
     )
 
 
@@ -221,12 +177,12 @@ def _store(where: str | None) -> Store:
     return Store(where)
 
 
-def _folders(folders: list[Path] | None) -> list[Path]:
+def _folders(folders: tuple[Path, ...]) -> list[Path]:
     """Return the folders of runs; one that is named must exist, lest a typo shows nothing."""
     from trainer.config import RunConfig
     from trainer.errors import RunError
 
-    if folders is None:
+    if not folders:
         return [RunConfig.model_fields["runs"].default]
     for folder in folders:
         if not folder.is_dir():
@@ -235,7 +191,7 @@ def _folders(folders: list[Path] | None) -> list[Path]:
                 cure="Give a folder with run folders in it, such as runs",
                 path=folder,
             )
-    return folders
+    return list(folders)
 
 
 def _list(file: TokenFile, *, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import re
 import shutil
 import subprocess
@@ -40,6 +41,29 @@ def test_the_unit_runs_the_service_as_it_would_run_now_and_says_how_to_reach_it(
     path.write_text("[Service]\nExecStart=mine\n")
     assert app.run(["serve", "--install"]) == 2 and "mine" in path.read_text()
     assert "is not ours" in capsys.readouterr().err
+
+
+def test_the_unit_has_every_option_of_a_service_that_goes_on(home, capsys):
+    user = getpass.getuser()
+    words = (
+        f"--socket here.sock --webhook https://hook.example/x --webhook-allow 10.0.0.0/8 --proxy-user {user}"
+    )
+    assert app.run(["serve", "--install", *words.split(), "--behind-proxy", "https://jobs.example/ada"]) == 0
+    said, written = capsys.readouterr().out, (home / "settings/systemd/user" / unit.NAME).read_text()
+    expected = [
+        *(
+            "--socket",
+            f"{home}/here.sock",
+            "--behind-proxy",
+            "https://jobs.example/ada",
+            "--proxy-user",
+            user,
+        ),
+        *("--webhook", "https://hook.example/x", "--webhook-allow", "10.0.0.0/8"),
+    ]
+    assert " ".join(f'"{word}"' for word in expected) in written
+    assert "CINGULUM_WEBHOOK_SECRET" in said and "CINGULUM_WEBHOOK_SECRET" not in written
+    assert app.run(["serve", "--install", "--behind-proxy", "jobs.example"]) == 2
 
 
 def test_a_port_or_a_url_of_a_store_would_put_a_secret_into_the_unit_or_the_journal(home, capsys):
