@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 from scipy.special import log_softmax, softmax
 
+from trainer.config import TaskConfig
+from trainer.config.task import LOSSES
 from trainer.tasks import losses
 
 # float32 rounds at 1.2e-7 of the largest term; sums of some dozen terms of both signs keep five digits of it.
@@ -222,3 +224,19 @@ def test_shapes_that_would_broadcast_are_refused(loss):
 def test_impossible_parameters_are_refused(make, said):
     with pytest.raises(ValueError, match=said):
         make()
+
+
+@pytest.mark.parametrize(
+    ("task", "name"), [(task, name) for name, kind in LOSSES.items() for task in kind.tasks]
+)
+def test_every_loss_that_a_configuration_may_name_is_computed_and_told(task, name):
+    section = TaskConfig(name=task, loss=name)
+    targets = {
+        "classification": CLASSES,
+        "regression": AGES,
+        "segmentation": np.zeros((2, 2, 2, 2), np.uint8),
+    }
+    outputs = {"classification": LOGITS, "regression": YEARS, "segmentation": np.ones((2, 2, 2, 2, 3), "f4")}
+    values = losses.of(section)(targets[task], outputs[task])
+    assert values.shape == (len(targets[task]),) and np.isfinite(values).all()
+    assert "{" not in section.loss_in_words

@@ -7,13 +7,14 @@ An unknown key is an error with a suggestion; so is a value of the wrong type or
 from __future__ import annotations
 
 from trainer.config.augment import AugmentConfig
-from trainer.config.data import LOSSES, DataConfig, PatchConfig, SplitConfig, TaskConfig
+from trainer.config.data import DataConfig, PatchConfig, SplitConfig
 from trainer.config.explaining import fields, on_resume, section_of, sections_of
 from trainer.config.parsing import dump, load, parse
 from trainer.config.placed import FiltersConfig, HybridConfig, HypergraphConfig, PlacedConfig, SpatialConfig
 from trainer.config.run import CheckpointConfig, GuardConfig, ModelConfig, RunConfig, TelemetryConfig
 from trainer.config.section import Section, StrategySection
 from trainer.config.strategy import AutoConfig, OwnStrategyConfig, RingConfig, ServerConfig
+from trainer.config.task import TaskConfig
 from trainer.config.training import (
     EarlyStoppingConfig,
     OptimizerConfig,
@@ -24,7 +25,7 @@ from trainer.config.training import (
 )
 
 __all__ = [
-    "LOSSES", "AugmentConfig", "AutoConfig", "CheckpointConfig", "DataConfig", "EarlyStoppingConfig",
+    "AugmentConfig", "AutoConfig", "CheckpointConfig", "DataConfig", "EarlyStoppingConfig",
     "FiltersConfig", "GuardConfig", "HybridConfig", "HypergraphConfig", "ModelConfig", "OptimizerConfig",
     "OwnStrategyConfig",
     "PatchConfig", "PlacedConfig", "RingConfig", "RunConfig", "ScheduleConfig", "Section", "ServerConfig",

@@ -85,58 +85,6 @@ class PatchConfig(Section):
         return size
 
 
-class TaskConfig(Section):
-    """What the network learns, and from which loss.
-
-    Sources of the losses: focal, Lin et al. (arXiv 1708.02002); Dice, Milletari et al. (arXiv 1606.04797).
-    """
-
-    name: Literal["classification", "regression", "segmentation"] = Field(
-        "classification", description="a class, a number such as age, or a label for every voxel"
-    )
-    target: Literal["label", "age"] | None = Field(
-        None, description="regression: the number to predict; `label` is that of the import. Default: `age`"
-    )
-    loss: Literal["cross_entropy", "focal", "dice_cross_entropy", "squared", "absolute", "huber"] | None = (
-        Field(
-            None,
-            description="default: `cross_entropy`; regression: `squared`; segmentation: `dice_cross_entropy`",
-        )
-    )
-    focal_gamma: float = Field(
-        2.0, ge=0, le=100, strict=False, description="focal: weight of the hard samples"
-    )
-    huber_delta: float = Field(
-        1.0,
-        gt=0,
-        le=1000,
-        strict=False,
-        description="huber: error from which the loss is linear, in standard deviations",
-    )
-
-    @model_validator(mode="after")
-    def _belongs_together(self) -> TaskConfig:
-        fitting = LOSSES[self.name]
-        if self.loss is not None and self.loss not in fitting:
-            raise ValueError(f"loss {self.loss!r} is not for {self.name}, which takes {', '.join(fitting)}")
-        if self.target is not None and self.name != "regression":
-            raise ValueError(f"target is for regression, not for {self.name}")
-        return self
-
-    @property
-    def chosen_loss(self) -> str:
-        """The loss, or the task's usual one."""
-        return self.loss or LOSSES[self.name][0]
-
-
-# The losses of each task, its usual one first.
-LOSSES: dict[str, tuple[str, ...]] = {
-    "classification": ("cross_entropy", "focal"),
-    "regression": ("squared", "absolute", "huber"),
-    "segmentation": ("dice_cross_entropy", "cross_entropy"),
-}
-
-
 class DataConfig(Section):
     """What to train on."""
 

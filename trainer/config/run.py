@@ -7,8 +7,9 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from trainer.config.data import DataConfig, TaskConfig
+from trainer.config.data import DataConfig
 from trainer.config.section import MAY_CHANGE, MONTH_S, Section, may_change
+from trainer.config.task import TaskConfig
 from trainer.config.training import TrainConfig
 
 
@@ -117,14 +118,11 @@ class RunConfig(Section):
     @property
     def trained_loss(self) -> str:
         """What training minimises, in words that name all that decides the function but the data."""
-        task = self.task
-        if task.name == "regression":
-            names = {"squared": "squared error", "absolute": "absolute error"}
-            name = names.get(task.chosen_loss, f"Huber loss (delta {task.huber_delta:g})")
+        name = self.task.loss_in_words
+        if self.task.name == "regression":
             return f"{name} in standard deviations of the training targets"
-        if task.name == "segmentation":
-            return "cross entropy" if task.loss == "cross_entropy" else "soft Dice loss plus cross entropy"
-        name = f"focal loss (gamma {task.focal_gamma:g})" if task.loss == "focal" else "cross entropy"
+        if self.task.name == "segmentation":
+            return name
         smoothing, equal = self.train.label_smoothing, self.data.sampling == "balanced"
         parts = [f"labels smoothed by {smoothing:g}"] if smoothing else []
         if equal or self.train.class_weights:

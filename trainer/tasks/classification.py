@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from trainer.config import RunConfig
+from trainer.config import RunConfig, TaskConfig
 from trainer.data.shards.shards import ShardSet
 from trainer.data.splits import balance
 from trainer.errors import CohortError
@@ -30,15 +30,15 @@ class Classification(Task):
     different losses.
 
     Attributes:
+        section: of the configuration.
         balanced: what makes classes of unequal size count alike: their weights, or how often they are shown.
         weights: of each class, of mean 1 over the training split; empty where none is balanced.
     """
 
     classes: tuple[str, ...]
     labels: tuple[str | None, ...] = dataclasses.field(repr=False)
-    kind: str = "cross_entropy"
+    section: TaskConfig = dataclasses.field(default_factory=TaskConfig)
     label_smoothing: float = 0.0
-    focal_gamma: float = 2.0
     balanced: Literal["weights", "sampling"] | None = None
     weights: tuple[float, ...] = ()
     name: str = "classification"
@@ -65,9 +65,8 @@ class Classification(Task):
         return cls(
             classes,
             tuple(volume.label for volume in shards.volumes),
-            kind=config.task.chosen_loss,
+            section=config.task,
             label_smoothing=config.train.label_smoothing,
-            focal_gamma=config.task.focal_gamma,
             balanced="sampling" if config.data.sampling == "balanced" else weighted,
         )
 
@@ -98,9 +97,7 @@ class Classification(Task):
 
     def loss(self) -> PerSample:
         """Return cross entropy or focal loss."""
-        if self.kind == "focal":
-            return losses.focal(self.focal_gamma, self.label_smoothing)
-        return losses.cross_entropy(self.label_smoothing)
+        return losses.of(self.section, label_smoothing=self.label_smoothing)
 
     def class_weights(self) -> np.ndarray | None:
         """Return the weights that training multiplies; None where classes are shown equally often instead."""

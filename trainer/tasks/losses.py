@@ -13,7 +13,34 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from trainer.config import TaskConfig
+
 Loss = Callable[[Any, Any], Any]
+
+
+def of(section: TaskConfig, *, label_smoothing: float = 0.0, scale: float = 1.0) -> Loss:
+    """Return the loss that a section `task` chooses.
+
+    Args:
+        section: of the configuration.
+        label_smoothing: of classes; see `cross_entropy`.
+        scale: of numbers; see `squared`.
+    """
+    entropy = mean_over_voxels(cross_entropy()) if section.name == "segmentation" else None
+    kinds: dict[str, Callable[[], Loss]] = {
+        "cross_entropy": lambda: entropy or cross_entropy(label_smoothing),
+        "focal": lambda: focal(section.focal_gamma, label_smoothing),
+        "dice_cross_entropy": dice_cross_entropy,
+        "squared": lambda: squared(scale),
+        "absolute": lambda: absolute(scale),
+        "huber": lambda: huber(section.huber_delta, scale),
+    }
+    return kinds[section.chosen_loss]()
+
+
+def mean_over_voxels(loss: Loss) -> Loss:
+    """Return a loss of classes as one of label maps, `(B, D, H, W)`, and logits `(B, D, H, W, K)`."""
+    return lambda maps, logits: tf.reduce_mean(loss(tf.cast(maps, tf.int32), logits), axis=[1, 2, 3])
 
 
 def cross_entropy(label_smoothing: float = 0.0) -> Loss:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainer.config import RunConfig
+from trainer.config import RunConfig, TaskConfig
 from trainer.data.shards.shards import ShardSet
 from trainer.errors import CohortError
 from trainer.metrics.regression import regression_metrics
@@ -34,8 +34,7 @@ class Regression(Task):
 
     target: str
     values: tuple[float, ...] = dataclasses.field(repr=False)
-    kind: str = "squared"
-    huber_delta: float = 1.0
+    section: TaskConfig = dataclasses.field(default_factory=lambda: TaskConfig(name="regression"))
     mean: float = 0.0
     deviation: float = 1.0
     name: str = "regression"
@@ -66,7 +65,7 @@ class Regression(Task):
                 path=shards.path,
             )
         name = "age" if target == "age" else shards.label_name
-        return cls(name, tuple(values), kind=config.task.chosen_loss, huber_delta=config.task.huber_delta)
+        return cls(name, tuple(values), section=config.task)
 
     def rows(self) -> tuple[int, ...]:
         """Return rows whose target is known."""
@@ -96,11 +95,7 @@ class Regression(Task):
 
     def loss(self) -> PerSample:
         """Return squared, absolute or Huber loss, in standard deviations."""
-        if self.kind == "absolute":
-            return losses.absolute(self.deviation)
-        if self.kind == "huber":
-            return losses.huber(self.huber_delta, self.deviation)
-        return losses.squared(self.deviation)
+        return losses.of(self.section, scale=self.deviation)
 
     def scores(self) -> PerSample:
         """Return the absolute error, in units."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainer.config import RunConfig
+from trainer.config import RunConfig, TaskConfig
 from trainer.data.shards.shards import ShardSet
 from trainer.errors import CohortError
 from trainer.metrics import segmentation as label_maps
@@ -34,7 +35,7 @@ class Segmentation(Task):
     classes: tuple[str, ...]
     voxel_size: tuple[float, float, float]
     volumes: int
-    kind: str = "dice_cross_entropy"
+    section: TaskConfig = dataclasses.field(default_factory=lambda: TaskConfig(name="segmentation"))
     name: str = "segmentation"
     dense: bool = True
     score: str = "dice"
@@ -53,7 +54,7 @@ class Segmentation(Task):
                 cure="Import the images again with --maps; see `cingulum import --help`.",
                 path=shards.path,
             )
-        return cls(shards.maps, shards.voxel_size, len(shards), kind=config.task.chosen_loss)
+        return cls(shards.maps, shards.voxel_size, len(shards), section=config.task)
 
     def rows(self) -> tuple[int, ...]:
         """Return all rows: every volume has a map."""
@@ -64,7 +65,7 @@ class Segmentation(Task):
 
     def loss(self) -> PerSample:
         """Return Dice loss and cross entropy, or cross entropy alone (mean over voxels)."""
-        return _cross_entropy if self.kind == "cross_entropy" else losses.dice_cross_entropy()
+        return losses.of(self.section)
 
     def scores(self) -> PerSample:
         """Return the mean Dice coefficient of the classes but the background."""
@@ -123,9 +124,3 @@ class Segmentation(Task):
         """One figure of every volume, (N,), by class."""
         place = 1 + FIGURES.index(figure)
         return {name: outputs[:, place + k * len(FIGURES)] for k, name in enumerate(self.classes[1:])}
-
-
-def _cross_entropy(maps: Any, logits: Any) -> Any:
-    import tensorflow as tf
-
-    return tf.reduce_mean(losses.cross_entropy()(tf.cast(maps, tf.int32), logits), axis=[1, 2, 3])
