@@ -7,7 +7,7 @@ the standard deviation 1.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -19,13 +19,13 @@ MOST_ELASTIC = 0.4
 
 
 class ChangeConfig(Section):
-    """A change of some samples only."""
+    """A change of some samples only. `words` say in the methods of a paper what happens to an image."""
 
     probability: float = Field(0.0, ge=0, le=1, description="probability of changing a sample")
 
 
 class ChannelChange(Section):
-    """A change of intensities, drawn for each channel of a sample anew."""
+    """A change of intensities, drawn for each channel of a sample anew; `words` as of `ChangeConfig`."""
 
     probability: float = Field(0.0, ge=0, le=1, description="probability of changing a channel of a sample")
 
@@ -41,6 +41,8 @@ class MirrorConfig(Section):
 class AffineConfig(ChangeConfig):
     """Rotated, scaled, sheared and moved, about the middle of the volume."""
 
+    words: ClassVar[str] = "rotated, scaled, sheared and moved"
+
     rotate: float = Field(10.0, ge=0, le=180, description="largest angle about each axis, in degrees")
     scale: float = Field(
         0.1, ge=0, lt=1, description="largest relative change of size along each axis: 0.1 is 1/1.1 to 1.1"
@@ -53,6 +55,8 @@ class AffineConfig(ChangeConfig):
 
 class ElasticConfig(ChangeConfig):
     """Bent smoothly by cubic B-splines; never folded. Resampled once, together with `affine`."""
+
+    words: ClassVar[str] = "bent by B-splines"
 
     spacing: float = Field(32.0, gt=0, le=1000, description="distance of the control points, in mm")
     displacement: float = Field(
@@ -75,6 +79,8 @@ class ElasticConfig(ChangeConfig):
 class MotionConfig(ChannelChange):
     """The head moves while it is scanned: blocks of phase-encode lines come from several positions."""
 
+    words: ClassVar[str] = "given motion artefacts"
+
     movements: int = Field(2, ge=1, le=16, description="how often the head moves")
     rotate: float = Field(5.0, ge=0, le=180, description="largest angle about each axis, in degrees")
     translate: float = Field(5.0, ge=0, le=1000, description="largest shift along each axis, in mm")
@@ -82,6 +88,8 @@ class MotionConfig(ChannelChange):
 
 class GhostingConfig(ChannelChange):
     """Faint copies along the phase-encode axis: every n-th line of k-space is weakened."""
+
+    words: ClassVar[str] = "given ghosts"
 
     ghosts: int = Field(
         6, ge=2, le=100, description="largest number of copies; the number is drawn from 2 to this"
@@ -95,11 +103,15 @@ class GhostingConfig(ChannelChange):
 class BlurConfig(ChannelChange):
     """Smoothed by a Gaussian that is as wide along each axis as is drawn for it."""
 
+    words: ClassVar[str] = "blurred by a Gaussian"
+
     sigma: float = Field(1.5, ge=0, le=100, description="largest standard deviation along each axis, in mm")
 
 
 class BiasFieldConfig(ChannelChange):
     """Multiplied by the exponential of a smooth polynomial: the shading of a receive coil."""
+
+    words: ClassVar[str] = "shaded by a bias field"
 
     strength: float = Field(0.3, ge=0, le=1, description="largest departure of the field's logarithm from 0")
     order: int = Field(3, ge=1, le=5, description="degree of the polynomial")
@@ -113,14 +125,30 @@ class NoiseConfig(ChannelChange):
     )
 
 
+class GaussianNoiseConfig(NoiseConfig):
+    """Normal noise added to every voxel."""
+
+    words: ClassVar[str] = "overlaid with Gaussian noise"
+
+
+class RicianNoiseConfig(NoiseConfig):
+    """Noise of every voxel as magnitude images have it: it depends on how far the signal is from zero."""
+
+    words: ClassVar[str] = "overlaid with Rician noise"
+
+
 class GammaConfig(ChannelChange):
     """Intensities between the channel's least and greatest are raised to a power; both stay."""
+
+    words: ClassVar[str] = "changed in contrast by a power"
 
     log_gamma: float = Field(0.3, ge=0, le=3, description="largest logarithm of the power, up or down")
 
 
 class CutOutConfig(ChangeConfig):
     """Boxes about the middle are overwritten with 0, the foreground's mean, in all channels; no label map."""
+
+    words: ClassVar[str] = "cut out in boxes"
 
     boxes: int = Field(1, ge=1, le=64, description="how many")
     size: float = Field(
@@ -185,8 +213,8 @@ class AugmentConfig(Section):
     ghosting: GhostingConfig = GhostingConfig()
     blur: BlurConfig = BlurConfig()
     bias_field: BiasFieldConfig = BiasFieldConfig()
-    rician_noise: NoiseConfig = NoiseConfig()
-    gaussian_noise: NoiseConfig = NoiseConfig()
+    rician_noise: RicianNoiseConfig = RicianNoiseConfig()
+    gaussian_noise: GaussianNoiseConfig = GaussianNoiseConfig()
     gamma: GammaConfig = GammaConfig()
     cut_out: CutOutConfig = CutOutConfig()
 

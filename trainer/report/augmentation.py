@@ -5,22 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.config.augment import active
+from trainer.config.augment import AugmentConfig, active
 from trainer.report.sentences import count
 
-# What each section does; its settings follow in parentheses.
-_SECTIONS = {
-    "affine": "rotated, scaled, sheared and moved",
-    "elastic": "bent by B-splines",
-    "motion": "given motion artefacts",
-    "ghosting": "given ghosts",
-    "blur": "blurred by a Gaussian",
-    "bias_field": "shaded by a bias field",
-    "rician_noise": "overlaid with Rician noise",
-    "gaussian_noise": "overlaid with Gaussian noise",
-    "gamma": "changed in contrast by a power",
-    "cut_out": "cut out in boxes",
-}
 _AXES = {"left_right": "left to right", "back_front": "back to front", "bottom_top": "bottom to top"}
 
 
@@ -44,5 +31,6 @@ def phrases(settings: Mapping[str, Any]) -> list[str]:
             changes += [f"mirrored {_AXES[axis]} with probability {share:g}" for axis, share in value.items()]
         else:
             rest = ", ".join(f"{key} {number:g}" for key, number in value.items() if key != "probability")
-            changes.append(f"{_SECTIONS[name]} with probability {value['probability']:g} ({rest})")
+            section: Any = AugmentConfig.model_fields[name].annotation
+            changes.append(f"{section.words} with probability {value['probability']:g} ({rest})")
     return changes

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -31,6 +32,21 @@ class VolumeGrid:
     def centre(self) -> np.ndarray:
         """Return the middle of the volume, float64 (3,), in voxels."""
         return (np.array(self.shape, np.float64) - 1) / 2
+
+
+# By name of its section in `data.augment`, what draws a change from a stream, that section and the grid.
+OF_CHANNELS: dict[str, Callable[[Any, Any, VolumeGrid], Change]] = {}
+Draw = TypeVar("Draw", bound=Callable[..., Any])
+
+
+def of_channels(section: str) -> Callable[[Draw], Draw]:
+    """Return a decorator of what draws a section's change, for each channel by itself."""
+
+    def registered(draw: Draw) -> Draw:
+        OF_CHANNELS[section] = draw
+        return draw
+
+    return registered
 
 
 class Change(abc.ABC):

@@ -6,7 +6,6 @@ shading, noise; then what is done to the image afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,23 +15,16 @@ from trainer.config import AugmentConfig
 from trainer.config.augment import MirrorConfig
 from trainer.data.augment import affine, cut_out, elastic, intensity, kspace
 from trainer.data.augment.affine import Affine
-from trainer.data.augment.change import Change, VolumeGrid
+from trainer.data.augment.change import OF_CHANNELS, Change, VolumeGrid
 from trainer.data.augment.cut_out import CutOut
 from trainer.data.augment.elastic import Elastic
 from trainer.data.augment.plain import Plain
 from trainer.data.augment.streams import Key, Stream
 from trainer.data.augment.warping import warp
 
-# Changes of one channel's intensities, in the order in which they are applied.
-_OF_CHANNELS: dict[str, Callable[[Stream, Any, VolumeGrid], Change]] = {
-    "motion": kspace.draw_motion,
-    "ghosting": kspace.draw_ghosting,
-    "blur": intensity.draw_blur,
-    "bias_field": intensity.draw_bias_field,
-    "rician_noise": intensity.draw_rician,
-    "gaussian_noise": intensity.draw_gaussian,
-    "gamma": intensity.draw_gamma,
-}
+# Whose changes of one channel's intensities are drawn; applied in the order of the configuration.
+_MODULES = (kspace, intensity)
+_OF_CHANNELS = {name: OF_CHANNELS[name] for name in AugmentConfig.model_fields if name in OF_CHANNELS}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from trainer.config.augment import BiasFieldConfig, BlurConfig, GammaConfig, NoiseConfig
-from trainer.data.augment.change import Change, VolumeGrid
+from trainer.data.augment.change import Change, VolumeGrid, of_channels
 from trainer.data.augment.streams import Key, Stream
 
 # A kernel ends at this many standard deviations, and a narrower one than this many voxels does nothing.
@@ -67,6 +67,7 @@ def _smoothed(channel: np.ndarray, axis: int, sigma: float) -> np.ndarray:
     return made
 
 
+@of_channels("blur")
 def draw_blur(stream: Stream, config: BlurConfig, grid: VolumeGrid) -> Blur:
     """Draw a width for each axis."""
     return Blur(tuple(stream.uniforms(0, config.sigma, 3).tolist()), grid.voxel_mm)
@@ -120,6 +121,7 @@ def legendre(size: int, count: int) -> np.ndarray:
     return np.polynomial.legendre.legvander(places, count - 1).T.copy()
 
 
+@of_channels("bias_field")
 def draw_bias_field(stream: Stream, config: BiasFieldConfig, grid: VolumeGrid) -> BiasField:
     """Draw the polynomial and its strength, from 0 to the configured strength."""
     count = config.order + 1
@@ -175,11 +177,13 @@ class Rician(Gaussian):
         return real
 
 
+@of_channels("gaussian_noise")
 def draw_gaussian(stream: Stream, config: NoiseConfig, grid: VolumeGrid) -> Gaussian:
     """Draw the standard deviation."""
     return Gaussian(stream.uniform(0, config.deviation), _of_voxels(stream))
 
 
+@of_channels("rician_noise")
 def draw_rician(stream: Stream, config: NoiseConfig, grid: VolumeGrid) -> Rician:
     """Draw the standard deviation."""
     return Rician(stream.uniform(0, config.deviation), _of_voxels(stream))
@@ -212,6 +216,7 @@ class Gamma(Change):
         return made
 
 
+@of_channels("gamma")
 def draw_gamma(stream: Stream, config: GammaConfig, grid: VolumeGrid) -> Gamma:
     """Draw the power, uniform on a logarithmic scale."""
     return Gamma(math.exp(stream.uniform(-config.log_gamma, config.log_gamma)))

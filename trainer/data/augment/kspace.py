@@ -18,7 +18,7 @@ import scipy
 from trainer.config.augment import AffineConfig, GhostingConfig, MotionConfig
 from trainer.data.augment import affine
 from trainer.data.augment.affine import Affine
-from trainer.data.augment.change import Change, VolumeGrid
+from trainer.data.augment.change import Change, VolumeGrid, of_channels
 from trainer.data.augment.streams import Stream
 from trainer.data.augment.warping import warp
 
@@ -74,6 +74,7 @@ class Motion(Change):
         return np.ascontiguousarray(np.moveaxis(made, 0, self.axis), np.float32)
 
 
+@of_channels("motion")
 def draw_motion(stream: Stream, config: MotionConfig, grid: VolumeGrid) -> Motion:
     """Draw the axis, when the head moves, and where to."""
     axis = stream.whole(0, 2)
@@ -114,6 +115,7 @@ class Ghosting(Change):
         return np.ascontiguousarray(np.moveaxis(made, 0, self.axis))
 
 
+@of_channels("ghosting")
 def draw_ghosting(stream: Stream, config: GhostingConfig, grid: VolumeGrid) -> Ghosting:
     """Draw axis, number of copies and intensity."""
     axis, ghosts = stream.whole(0, 2), stream.whole(2, config.ghosts)
