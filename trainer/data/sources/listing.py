@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from trainer.data.images.findings import Finding, warning
 from trainer.data.images.recipe import MapRecipe
@@ -84,7 +84,7 @@ class SourceListing:
     """All images of a source, in the order in which they are stored.
 
     Attributes:
-        kind: which layout was found.
+        kind: which layout was found, a name of `sources.KINDS`.
         name: of the source folder or table, without the folders above it.
         findings: what is remarkable about the cohort (warnings).
         maps: what the label maps are made of, where they were asked for.
@@ -92,7 +92,7 @@ class SourceListing:
         label_changes: of each subject whose sessions have different labels, these as the tables have them.
     """
 
-    kind: Literal["bids", "adni", "folder", "table"]
+    kind: str
     name: str
     label_name: str
     images: tuple[SourceImage, ...]

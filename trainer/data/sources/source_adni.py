@@ -16,6 +16,7 @@ from trainer.data.sources.adni_diagnoses import GROUPS, MCI, Diagnoses
 from trainer.data.sources.file_names import first_three
 from trainer.data.sources.joins import id_key, not_joined
 from trainer.data.sources.listing import SourceImage, SourceListing, known, person
+from trainer.data.sources.source_kind import SourceKind, SourceRequest
 from trainer.data.sources.tables import Row, TextTable
 from trainer.errors import CohortError, ConfigError, typed
 
@@ -81,7 +82,7 @@ def is_adni(folder: Path) -> bool:
     return any(path.is_dir() for path in folder.glob(f"{_SUBJECTS}/*/*/*"))
 
 
-def find(root: Path, label: str, collection: TextTable | None, request: AdniRequest) -> SourceListing:
+def find(root: Path, asked: SourceRequest) -> SourceListing:
     """List the MRI images with their rows of the collection.
 
     With the label `diagnosis` they are labelled by group, and with diagnoses over visits, MCI as sMCI and
@@ -94,6 +95,8 @@ def find(root: Path, label: str, collection: TextTable | None, request: AdniRequ
             no image left.
         ConfigError: diagnoses, and another label.
     """
+    label, collection = asked.label, asked.table
+    request: AdniRequest = asked.adni or AdniRequest()
     if collection is None:
         raise CohortError(
             f"{root}: the groups of its images are unknown: they are in the CSV of ADNI's image collection.",
@@ -327,3 +330,6 @@ def _without_image(
         return []
     message = f"{len(missing)} rows of {collection.path.name} have no image: {first_three(missing)}."
     return [warning("no-image", message, "Ignore this if it is intended.")]
+
+
+KIND = SourceKind("adni", is_adni, find, frozenset({"table", "adni"}), is_written_by_users=False)

@@ -31,7 +31,7 @@ from trainer.data.sources.joins import (
 )
 from trainer.data.sources.labels import missing_label
 from trainer.data.sources.listing import SourceFile, SourceImage, SourceListing, person_in_tables
-from trainer.data.sources.map_request import MapRequest
+from trainer.data.sources.source_kind import SourceKind, SourceRequest
 from trainer.data.sources.tables import Row, TextTable
 from trainer.errors import CohortError
 
@@ -45,14 +45,7 @@ def is_bids(folder: Path) -> bool:
     )
 
 
-def find(
-    root: Path,
-    label: str,
-    labels: TextTable | None,
-    contrasts: Sequence[str],
-    maps: MapRequest | None = None,
-    run: int | None = None,
-) -> SourceListing:
+def find(root: Path, request: SourceRequest) -> SourceListing:
     """List the images `sub-*/[ses-*/]anat/*_<contrast>` with the data of participants.tsv and sessions files.
 
     The first contrast's images are the entries; those of the others, and maps, go with them.
@@ -62,6 +55,8 @@ def find(
         CohortError: no participants.tsv and no table of labels, no such column, no image of a contrast or
             of the run.
     """
+    label, labels, maps, run = request.label, request.table, request.maps, request.run
+    contrasts = request.contrasts or (request.contrast,)
     contrast = contrasts[0]
     people = _participants(root)
     sessions = _sessions(root)
@@ -338,3 +333,6 @@ def _mixed(
             f"sessions have no table with {label!r}, which others have: {first_three(rest)}."
         )
         yield warning("label-source", message, "Write it to their sub-*_sessions.tsv, too, or ignore this.")
+
+
+KIND = SourceKind("bids", is_bids, find, frozenset({"table", "contrasts", "maps", "run"}))

@@ -29,12 +29,12 @@ from trainer.data.sources.listing import (
     known,
     person,
 )
-from trainer.data.sources.map_request import MapRequest
+from trainer.data.sources.source_kind import SourceKind, SourceRequest
 from trainer.data.sources.tables import Row, TextTable
 from trainer.errors import CohortError
 
 
-def in_folder(root: Path, label: str, labels: TextTable | None) -> SourceListing:
+def in_folder(root: Path, request: SourceRequest) -> SourceListing:
     """List all images below a folder.
 
     With a table, rows are matched by image (path relative to the folder, or file name) or by subject, which
@@ -44,6 +44,7 @@ def in_folder(root: Path, label: str, labels: TextTable | None) -> SourceListing
     Raises:
         CohortError: no images, neither table nor sub-folders, a table without the columns needed.
     """
+    label, labels = request.label, request.table
     paths, findings = _image_files(root), foreign_files.unread_formats([root], root)
     if not paths:
         formats = [f"{finding.message} {finding.cure}" for finding in findings]
@@ -180,7 +181,7 @@ def _ambiguous(message: str) -> Finding:
     return bad("ambiguous-row", message, "Name each image by its path relative to the folder, in one row.")
 
 
-def in_table(path: Path, label: str, contrasts: Sequence[str], maps: MapRequest | None) -> SourceListing:
+def in_table(path: Path, request: SourceRequest) -> SourceListing:
     """List the images of a table, in its order; relative paths start at the table's folder.
 
     Where several contrasts are asked for, the first is the column `image` or one of its name, each other one
@@ -189,6 +190,7 @@ def in_table(path: Path, label: str, contrasts: Sequence[str], maps: MapRequest 
     Raises:
         CohortError: the file is an image, or a column is missing.
     """
+    label, contrasts, maps = request.label, request.contrasts, request.maps
     if suffix(path):
         raise CohortError(
             f"{path}: is a single image.", cure="Give the folder it lies in, or a table of images."
@@ -252,3 +254,7 @@ def _file(what: str, name: str, root: Path) -> SourceFile:
 def _relative(full: Path, root: Path, name: str) -> str:
     """Return the path as the table has it, below the table's folder where it lies there."""
     return full.relative_to(root).as_posix() if full.is_relative_to(root) else name
+
+
+TABLE = SourceKind("table", Path.is_file, in_table, frozenset({"contrasts", "maps"}))
+FOLDER = SourceKind("folder", lambda path: True, in_folder, frozenset({"table"}))

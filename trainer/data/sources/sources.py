@@ -20,7 +20,11 @@ from trainer.data.sources.labels import LabelChange
 from trainer.data.sources.listing import SourceImage, SourceListing
 from trainer.data.sources.map_request import MapRequest
 from trainer.data.sources.source_adni import AdniRequest
-from trainer.errors import CohortError, ConfigError
+from trainer.data.sources.source_kind import SourceRequest
+from trainer.errors import CingulumError, CohortError, ConfigError
+
+# The first that recognises a source lists it.
+KINDS = (source_files.TABLE, source_bids.KIND, source_adni.KIND, source_files.FOLDER)
 
 _HOW_TO = "docs/how-to/import-your-own-images.md shows the layouts that are read."
 
@@ -62,40 +66,40 @@ def find(
     """
     if not source.exists():
         raise CohortError(f"{source}: there is no such file or folder.", cure=_HOW_TO, path=source)
-    if labels is not None and source.is_file():
-        raise ConfigError(
-            f"--labels {labels}: {source} is a table of images, which has the labels itself.",
+    kind = next(one for one in KINDS if one.recognises(source))
+    given = {"table": labels, "run": run, "adni": adni, "contrasts": tuple(contrasts) or None, "maps": maps}
+    for option, value in given.items():
+        if value is not None and option not in kind.takes:
+            raise _refusal(option, value, source)
+    table = None
+    if labels is not None:
+        table = tables.read(labels, leave_odd_lines=not kind.is_written_by_users)
+    request = SourceRequest(label, table, contrast, tuple(contrasts), maps, run, adni)
+    return _checked(kind.find(source, request), classes, label_change)
+
+
+def _refusal(option: str, value: object, source: Path) -> CingulumError:
+    """Return what is said of an option that this source does not understand."""
+    if option == "table":
+        return ConfigError(
+            f"--labels {value}: {source} is a table of images, which has the labels itself.",
             cure="Leave out --labels, and write the labels to the table of images.",
         )
-    if run is not None and not source_bids.is_bids(source):
-        raise ConfigError(
-            f"--run {run}: {source} is not a BIDS folder, and only BIDS file names have runs.",
+    if option == "run":
+        return ConfigError(
+            f"--run {value}: {source} is not a BIDS folder, and only BIDS file names have runs.",
             cure="Leave out --run, and keep one image of each subject and session.",
         )
-    in_bids = source_bids.is_bids(source)
-    in_adni = not in_bids and source_adni.is_adni(source)
-    # ADNI's tables are of thousands of rows that the user has not written.
-    table = tables.read(labels, leave_odd_lines=in_adni) if labels is not None else None
-    if adni is not None and not in_adni:
-        raise ConfigError(
+    if option == "adni":
+        return ConfigError(
             f"--diagnoses, --within, --visits: {source} is not in the layout of ADNI's archive, "
             "SUBJECT/DESCRIPTION/DATE/IMAGE-ID/.",
             cure="Leave them out, or give the folder that holds those of the subjects. docs/how-to/adni.md",
         )
-    if source.is_file():
-        listing = source_files.in_table(source, label, contrasts, maps)
-    elif in_bids:
-        listing = source_bids.find(source, label, table, contrasts or (contrast,), maps, run)
-    elif in_adni and not contrasts and maps is None:
-        listing = source_adni.find(source, label, table, adni or AdniRequest())
-    elif contrasts or maps:
-        raise CohortError(
-            f"{source}: is a folder of images, where it is unknown which files belong together.",
-            cure="For several contrasts or label maps give a BIDS folder, or a table of images. " + _HOW_TO,
-        )
-    else:
-        listing = source_files.in_folder(source, label, table)
-    return _checked(listing, classes, label_change)
+    return CohortError(
+        f"{source}: is a folder of images, where it is unknown which files belong together.",
+        cure="For several contrasts or label maps give a BIDS folder, or a table of images. " + _HOW_TO,
+    )
 
 
 def _checked(
