@@ -15,7 +15,7 @@ MOST_NAMES = 100
 
 
 @dataclass(frozen=True)
-class Shown:
+class FormField:
     """How people meet an option.
 
     Attributes:
@@ -35,8 +35,8 @@ class Shown:
     is_rare: bool = True
 
 
-def _often(label: str, hint: str = "") -> Shown:
-    return Shown(label, hint, is_rare=False)
+def _often(label: str, hint: str = "") -> FormField:
+    return FormField(label, hint, is_rare=False)
 
 
 class SubmissionOptions(BaseModel):
@@ -84,36 +84,38 @@ class SubmissionOptions(BaseModel):
             description="Seconds before the time limit in which the job saves; default: the site's, else "
             "120.",
         ),
-        Shown("seconds to save in", "the site's, else 120", option="--grace"),
+        FormField("seconds to save in", "the site's, else 120", option="--grace"),
     ] = None
     name: Annotated[
         Text | None,
         Field(description="Name of the job; default: that of the run."),
-        Shown("name of the job", "that of the run"),
+        FormField("name of the job", "that of the run"),
     ] = None
     after: Annotated[
         tuple[Text, ...],
         Field(max_length=MOST_NAMES, description="Start when this job has completed; may be repeated."),
-        Shown("after", "ids of jobs, with spaces", metavar="ID"),
+        FormField("after", "ids of jobs, with spaces", metavar="ID"),
     ] = ()
     requeues: Annotated[
         int,
         Field(ge=0, le=MOST, description="Starts after failures; those after preemption do not count."),
-        Shown("starts after failures"),
+        FormField("starts after failures"),
     ] = 3
     shrink: Annotated[
-        bool, Field(description="Start again on the hosts that are left."), Shown("go on with fewer hosts")
+        bool,
+        Field(description="Start again on the hosts that are left."),
+        FormField("go on with fewer hosts"),
     ] = False
     least_nodes: Annotated[
         int | None,
         Field(ge=1, le=MOST, description="With --shrink: fewest hosts to start on; default: 1."),
-        Shown("fewest hosts"),
+        FormField("fewest hosts"),
     ] = None
-    image: Annotated[Text | None, Field(description="Container image."), Shown("image")] = None
+    image: Annotated[Text | None, Field(description="Container image."), FormField("image")] = None
     kind: Annotated[
         Text | None,
         Field(description="train, crossval, evaluate or report; default: train, with --folds crossval."),
-        Shown(
+        FormField(
             "kind",
             choices=(
                 ("", "train, or crossval with folds"),
@@ -124,30 +126,30 @@ class SubmissionOptions(BaseModel):
     folds: Annotated[
         int | None,
         Field(ge=2, le=1000, description="An array with a task per fold and seed."),
-        Shown("folds"),
+        FormField("folds"),
     ] = None
     seeds: Annotated[
-        int, Field(ge=1, le=1000, description="With --folds: networks per fold."), Shown("seeds")
+        int, Field(ge=1, le=1000, description="With --folds: networks per fold."), FormField("seeds")
     ] = 1
     at_once: Annotated[
         int | None,
         Field(ge=1, le=MOST, description="Tasks that may run side by side; default: all."),
-        Shown("tasks at once", "all"),
+        FormField("tasks at once", "all"),
     ] = None
     then: Annotated[
         Text | None,
         Field(description="Jobs that follow: evaluate,report."),
-        Shown("then", "evaluate,report"),
+        FormField("then", "evaluate,report"),
     ] = None
     source: Annotated[
         Text | None,
         Field(description="Import these images first, into data.shards."),
-        Shown("import first", "folder of images", option="--import", metavar="SOURCE"),
+        FormField("import first", "folder of images", option="--import", metavar="SOURCE"),
     ] = None
     import_options: Annotated[
         Text | None,
         Field(description="Options of that import: '--label diagnosis --size 96'."),
-        Shown("options of the import", "--label diagnosis --size 96"),
+        FormField("options of the import", "--label diagnosis --size 96"),
     ] = None
     share: Annotated[
         tuple[Text, ...] | None,
@@ -156,19 +158,19 @@ class SubmissionOptions(BaseModel):
             description="Let this Unix group look at the jobs, in a store that you share; may be repeated.  "
             "[default: the site's]",
         ),
-        Shown("share with groups", "the site's", metavar="GROUP"),
+        FormField("share with groups", "the site's", metavar="GROUP"),
     ] = None
     profile: Annotated[
         Text | None,
         Field(
             description="Predict the time by this file of `cingulum profile`, where no earlier run tells it."
         ),
-        Shown("profile, for the time", "profile.json", metavar="FILE"),
+        FormField("profile, for the time", "profile.json", metavar="FILE"),
     ] = None
     cluster: Annotated[
         Text | None,
         Field(description="With --profile: cluster file that has the links; default: the site's."),
-        Shown("cluster, for the time", "the site's"),
+        FormField("cluster, for the time", "the site's"),
     ] = None
 
     @property

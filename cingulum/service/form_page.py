@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from cingulum.service.pages import page
 from jobs.schedulers import registry
-from jobs.submission_options import Shown, SubmissionOptions
+from jobs.submission_options import FormField, SubmissionOptions
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class LaunchField:
     """
 
     name: str
-    shown: Shown
+    shown: FormField
     description: str
     choices: tuple[tuple[str, str], ...]
     chosen: str
@@ -46,7 +46,7 @@ class LaunchField:
     @classmethod
     def of(cls, name: str, field: FieldInfo) -> LaunchField:
         """Return the field of an option."""
-        shown = next(one for one in field.metadata if isinstance(one, Shown))
+        shown = next(one for one in field.metadata if isinstance(one, FormField))
         kinds = (field.annotation, *typing.get_args(field.annotation))
         choices = shown.choices
         if typing.get_origin(field.annotation) is typing.Literal:

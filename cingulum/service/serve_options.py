@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 @dataclass(frozen=True)
-class Value:
+class Metavar:
     """What the value of an option is called."""
 
     metavar: str
@@ -37,12 +37,12 @@ class ServeOptions(BaseModel):
         ),
     ] = None
     store: Annotated[
-        str | None, Field(description="Another store than CINGULUM_STORE names."), Value("PATH|URL")
+        str | None, Field(description="Another store than CINGULUM_STORE names."), Metavar("PATH|URL")
     ] = None
     runs: Annotated[
         tuple[Path, ...],
         Field(description="Show the runs whose folders are in DIR, too; may be repeated.  [default: runs]"),
-        Value("DIR"),
+        Metavar("DIR"),
     ] = ()
     behind_proxy: Annotated[
         str | None,
@@ -50,15 +50,15 @@ class ServeOptions(BaseModel):
             description="Listen at --socket for a proxy that signs users in, with pages at "
             "https://name.example, or under a path there."
         ),
-        Value("URL"),
+        Metavar("URL"),
     ] = None
     proxy_user: Annotated[
-        str, Field(description="With --behind-proxy: as whom the proxy connects."), Value("USER")
+        str, Field(description="With --behind-proxy: as whom the proxy connects."), Metavar("USER")
     ] = "www-data"
     webhook: Annotated[
         str | None,
         Field(description="Tell this address of every change of your jobs; default: none."),
-        Value("URL"),
+        Metavar("URL"),
     ] = None
     webhook_allow: Annotated[
         tuple[str, ...],
@@ -66,12 +66,12 @@ class ServeOptions(BaseModel):
             description="An address or network that the webhook may be in though it is not public; may be "
             "repeated."
         ),
-        Value("NETWORK"),
+        Metavar("NETWORK"),
     ] = ()
     new_token: Annotated[
         str | None,
         Field(description="Make a token for --port, show it once, and end."),
-        Value("NAME"),
+        Metavar("NAME"),
     ] = None
     may: Annotated[
         Literal["read", "write", "admin"],
@@ -79,7 +79,7 @@ class ServeOptions(BaseModel):
     ] = "read"
     days: Annotated[int, Field(ge=1, le=3650, description="The new token is valid for so long.")] = 90
     tokens: Annotated[bool, Field(description="List the tokens, and end.")] = False
-    revoke: Annotated[str | None, Field(description="Forget a token, and end."), Value("NAME")] = None
+    revoke: Annotated[str | None, Field(description="Forget a token, and end."), Metavar("NAME")] = None
 
     def kept(self, socket: Path) -> ServeOptions:
         """Return those of a service that goes on, at this socket, with absolute paths."""

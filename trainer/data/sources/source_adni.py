@@ -82,7 +82,7 @@ def is_adni(folder: Path) -> bool:
     return any(path.is_dir() for path in folder.glob(f"{_SUBJECTS}/*/*/*"))
 
 
-def find(root: Path, asked: SourceRequest) -> SourceListing:
+def find(root: Path, request: SourceRequest) -> SourceListing:
     """List the MRI images with their rows of the collection.
 
     With the label `diagnosis` they are labelled by group, and with diagnoses over visits, MCI as sMCI and
@@ -95,14 +95,14 @@ def find(root: Path, asked: SourceRequest) -> SourceListing:
             no image left.
         ConfigError: diagnoses, and another label.
     """
-    label, collection = asked.label, asked.table
-    request: AdniRequest = asked.adni or AdniRequest()
+    label, collection = request.label, request.table
+    adni: AdniRequest = request.adni or AdniRequest()
     if collection is None:
         raise CohortError(
             f"{root}: the groups of its images are unknown: they are in the CSV of ADNI's image collection.",
             cure=f"Download that too, and give it with --labels FILE. {_HOW_TO}",
         )
-    if request.diagnoses is not None and label != _LABEL:
+    if adni.diagnoses is not None and label != _LABEL:
         raise ConfigError(
             f"--diagnoses divides MCI into sMCI and pMCI, but --label is {label!r}.",
             cure="Leave one of them out.",
@@ -124,11 +124,11 @@ def find(root: Path, asked: SourceRequest) -> SourceListing:
             left_out.setdefault(f"modality {kind}", []).append(image.source)
         else:
             scans.append(_scan(image, number, rows[number], collection, label))
-    scans = _chosen(scans, request.visits, left_out)
-    if request.diagnoses is not None:
-        diagnoses = adni_diagnoses.read(request.diagnoses)
+    scans = _chosen(scans, adni.visits, left_out)
+    if adni.diagnoses is not None:
+        diagnoses = adni_diagnoses.read(adni.diagnoses)
         odd_rows += [*diagnoses.findings, *_without_visits(root, scans, diagnoses)]
-        scans = _divided(scans, diagnoses, request.within, left_out)
+        scans = _divided(scans, diagnoses, adni.within, left_out)
     listed = sorted([*unusable, *(scan.image for scan in scans)], key=lambda image: image.source)
     reasons = [_reason(why, sources) for why, sources in left_out.items()]
     if not listed:
