@@ -19,7 +19,6 @@ STILL = {
     "trainer/config/training.py": "a default",
     "trainer/planning/choice.py": "it is the room of auto",
     "trainer/auto.py": "it is the room of auto",
-    "trainer/forecast/expecting.py": "only data parallelism is predicted without the network",
     "trainer/ranks/launch.py": "the environment of a ring",
 }
 # "data" is a word of every other line, and what is taken where nothing is named.

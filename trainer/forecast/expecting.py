@@ -1,13 +1,12 @@
 """What an epoch would take, from a profile and an index.
 
-For data parallelism no network is built; what a divided network takes is simulated apart. Neither reading,
-evaluation, checkpoints nor failures are in it; slow ranks are, of divided networks.
+What a strategy tells by the profile alone needs no network; a divided one is simulated apart. Reading,
+evaluation, checkpoints and failures are not in it; slow ranks are, of divided networks.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -15,20 +14,15 @@ import threading
 from pathlib import Path
 
 from trainer import config as configuration
-from trainer.config import RingConfig, RunConfig, micro_batch
+from trainer.config import RunConfig
 from trainer.data.loading import order
 from trainer.data.shards.index import Index
 from trainer.data.shards.index_reading import read_index
 from trainer.errors import ConfigError, InputError
-from trainer.planning.communication import reduction, repeated
-from trainer.planning.exchange import equal
 from trainer.planning.profile import Profile
-from trainer.planning.simulation import collectives, stepping
 from trainer.planning.simulation.cluster import Cluster
 from trainer.planning.simulation.fabric import ClusterFabric, Fabric, PairLinks
-from trainer.planning.simulation.stepping import Work
-
-_MIB = 2**20
+from trainer.strategies import registry
 
 
 def epoch_s(config: RunConfig, profile: Profile, cluster: Cluster | None, *, nodes: int, each: int) -> float:
@@ -48,9 +42,9 @@ def epoch_s(config: RunConfig, profile: Profile, cluster: Cluster | None, *, nod
         ShardError: the shard set has no index that can be read.
     """
     strategy, ranks = config.train.strategy, nodes * each
-    if isinstance(strategy, RingConfig):
+    if registry.is_ours(config) and not (told := registry.of(config)).needs_network:
         steps, fabric = _steps(config, profile), _fabric(profile, cluster, nodes, each)
-        return steps * _whole_step_s(config, strategy, profile, fabric, ranks)
+        return steps * told.step_of_profile(profile, fabric, ranks)
     if cluster is None or not strategy.divides_network:
         raise ConfigError(f"a profile alone does not tell it of train.strategy={strategy.name}")
     return _steps(config, profile) * simulated_step_s(config, profile, _hosts(cluster, each), ranks)
@@ -65,37 +59,6 @@ def _steps(config: RunConfig, profile: Profile) -> int:
     if known != wanted:
         raise ConfigError(f"the profile is of {_named(*known)}, not of {_named(*wanted)}")
     return order.steps_per_epoch(_samples(config, index), config.train.global_batch)
-
-
-def _whole_step_s(config: RunConfig, ring: RingConfig, profile: Profile, fabric: Fabric, ranks: int) -> float:
-    train, times = config.train, config.train.accumulation
-    samples = micro_batch(train.global_batch, world_size=ranks, accumulation=times)
-    names = [one.name for one in profile.operations]
-    tasks = sum(bool(one.measured) for one in profile.operations)
-
-    def work(rank: int) -> Work:
-        besides = tasks * profile.each_s(rank)
-        forward = besides + math.fsum(profile.forward_s(name, rank, samples) for name in names)
-        backward = besides + math.fsum(profile.backward_s(name, rank, samples) for name in names)
-        # Only the last backward pass hides anything.
-        return Work(times * forward + (times - 1) * backward, backward, max(profile.update.seconds))
-
-    slowest = max(map(work, range(profile.ranks)), key=lambda one: one.seconds)
-    of_operations = [one.parameter_bytes for one in profile.operations if one.parameter_bytes]
-    size = sum(of_operations)
-    count = {
-        "buckets": math.ceil(size / (ring.bucket_mb * _MIB)),
-        "per_tensor": len(of_operations),
-        "grouped": 1,
-    }[ring.reduction]
-    parts = equal(max(1, count))
-    rounds = repeated(reduction(ring.algorithm, 1.0, ranks)) if ranks > 1 else []
-    one_byte = collectives.cost(rounds, fabric)
-    wire = 1.0 if ring.compression == "none" else 0.5
-    sums = sum(one.kind == "batch_moments" for one in profile.operations) if train.sync_batch_norm else 0
-    statistics_s = 2 * sums * times * one_byte.latency_s
-    exchanged = one_byte.of(wire * size, len(parts))
-    return stepping.whole_network(slowest, exchanged, parts, ranks, 0.0, rounds_s=statistics_s).step_s
 
 
 def _fabric(profile: Profile, cluster: Cluster | None, nodes: int, each: int) -> Fabric:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     import numpy as np
     from typing_extensions import Self
 
+    from trainer.planning.profile import Profile
+    from trainer.planning.simulation.fabric import Fabric
     from trainer.ranks.world import World
     from trainer.tasks.base import PerSample
 
@@ -197,11 +199,13 @@ class Strategy(ABC):
     Attributes:
         stands_for_another: whether another strategy is chosen in its place when a run starts, by
             trainer/auto.py: of this one only what MPI and Horovod are started with is asked.
+        needs_network: whether a step is predicted from the network alone; else `step_of_profile` tells it.
         Options: of a strategy of a user's own, what `train.strategy.options` may hold.
         options: what it holds.
     """
 
     stands_for_another: ClassVar[bool] = False
+    needs_network: ClassVar[bool] = True
     Options: ClassVar[type[Section]] = Section
     options: Any = None
 
@@ -325,6 +329,16 @@ class Strategy(ABC):
             sum_s=all_reduce("ring", fabric).latency_s,
             memory_bytes=None if memory is None else max(one.total for one in memory),
         )
+
+    def step_of_profile(self, profile: Profile, fabric: Fabric, ranks: int) -> float:
+        """Return the seconds of an update, where `needs_network` is false; those of the slowest device.
+
+        Args:
+            profile: of the network.
+            fabric: links between the ranks.
+            ranks: that train.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def build(self, plan: Plan, setup: Setup) -> Learner:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from trainer.config import RingConfig, micro_batch
+from trainer.planning.communication import reduction, repeated
+from trainer.planning.exchange import equal
+from trainer.planning.simulation import collectives, stepping
 from trainer.planning.simulation.collectives import Way, WholeUpdate, all_reduce
-from trainer.planning.simulation.fabric import ClusterFabric
+from trainer.planning.simulation.fabric import ClusterFabric, Fabric
+from trainer.planning.simulation.stepping import Work
 from trainer.ranks import launch
 from trainer.strategies.base import Plan, Strategy, sizes_of
 from trainer.strategies.learner import Learner, Setup
@@ -16,11 +21,16 @@ from trainer.strategies.learner import Learner, Setup
 if TYPE_CHECKING:
     import keras
 
+    from trainer.planning.profile import Profile
     from trainer.ranks.world import World
+
+MIB = 2**20
 
 
 class DataParallel(Strategy):
     """Gradients are combined over ranks, which all make the same update; docs/explanation/ring.md."""
+
+    needs_network = False
 
     @property
     def ring(self) -> RingConfig:
@@ -75,6 +85,37 @@ class DataParallel(Strategy):
             parts=buckets,
             sum_s=one_byte.latency_s,
         )
+
+    def step_of_profile(self, profile: Profile, fabric: Fabric, ranks: int) -> float:
+        """Return the seconds of an update, with as many buckets of one size as there are."""
+        train, ring, times = self.config.train, self.ring, self.config.train.accumulation
+        samples = micro_batch(train.global_batch, world_size=ranks, accumulation=times)
+        names = [one.name for one in profile.operations]
+        tasks = sum(bool(one.measured) for one in profile.operations)
+
+        def work(rank: int) -> Work:
+            besides = tasks * profile.each_s(rank)
+            forward = besides + math.fsum(profile.forward_s(name, rank, samples) for name in names)
+            backward = besides + math.fsum(profile.backward_s(name, rank, samples) for name in names)
+            # Only the last backward pass hides anything.
+            return Work(times * forward + (times - 1) * backward, backward, max(profile.update.seconds))
+
+        slowest = max(map(work, range(profile.ranks)), key=lambda one: one.seconds)
+        of_operations = [one.parameter_bytes for one in profile.operations if one.parameter_bytes]
+        size = sum(of_operations)
+        count = {
+            "buckets": math.ceil(size / (ring.bucket_mb * MIB)),
+            "per_tensor": len(of_operations),
+            "grouped": 1,
+        }[ring.reduction]
+        parts = equal(max(1, count))
+        rounds = repeated(reduction(ring.algorithm, 1.0, ranks)) if ranks > 1 else []
+        one_byte = collectives.cost(rounds, fabric)
+        wire = 1.0 if ring.compression == "none" else 0.5
+        sums = sum(one.kind == "batch_moments" for one in profile.operations) if train.sync_batch_norm else 0
+        statistics_s = 2 * sums * times * one_byte.latency_s
+        exchanged = one_byte.of(wire * size, len(parts))
+        return stepping.whole_network(slowest, exchanged, parts, ranks, 0.0, rounds_s=statistics_s).step_s
 
     def check(self, world: World) -> None:
         """Check that MPI took the algorithm."""
