@@ -76,42 +76,6 @@ class SubmissionOptions(BaseModel):
         Field(description="Longest time to run: 90 (minutes), 12:00:00, 12h."),
         _often("time", "12h"),
     ] = None
-    grace_s: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=65535,
-            description="Seconds before the time limit in which the job saves; default: the site's, else "
-            "120.",
-        ),
-        FormField("seconds to save in", "the site's, else 120", option="--grace"),
-    ] = None
-    name: Annotated[
-        Text | None,
-        Field(description="Name of the job; default: that of the run."),
-        FormField("name of the job", "that of the run"),
-    ] = None
-    after: Annotated[
-        tuple[Text, ...],
-        Field(max_length=MOST_NAMES, description="Start when this job has completed; may be repeated."),
-        FormField("after", "ids of jobs, with spaces", metavar="ID"),
-    ] = ()
-    requeues: Annotated[
-        int,
-        Field(ge=0, le=MOST, description="Starts after failures; those after preemption do not count."),
-        FormField("starts after failures"),
-    ] = 3
-    shrink: Annotated[
-        bool,
-        Field(description="Start again on the hosts that are left."),
-        FormField("go on with fewer hosts"),
-    ] = False
-    least_nodes: Annotated[
-        int | None,
-        Field(ge=1, le=MOST, description="With --shrink: fewest hosts to start on; default: 1."),
-        FormField("fewest hosts"),
-    ] = None
-    image: Annotated[Text | None, Field(description="Container image."), FormField("image")] = None
     kind: Annotated[
         Text | None,
         Field(description="train, crossval, evaluate or report; default: train, with --folds crossval."),
@@ -141,6 +105,11 @@ class SubmissionOptions(BaseModel):
         Field(description="Jobs that follow: evaluate,report."),
         FormField("then", "evaluate,report"),
     ] = None
+    after: Annotated[
+        tuple[Text, ...],
+        Field(max_length=MOST_NAMES, description="Start when this job has completed; may be repeated."),
+        FormField("after", "ids of jobs, with spaces", metavar="ID"),
+    ] = ()
     source: Annotated[
         Text | None,
         Field(description="Import these images first, into data.shards."),
@@ -151,6 +120,11 @@ class SubmissionOptions(BaseModel):
         Field(description="Options of that import: '--label diagnosis --size 96'."),
         FormField("options of the import", "--label diagnosis --size 96"),
     ] = None
+    name: Annotated[
+        Text | None,
+        Field(description="Name of the job; default: that of the run."),
+        FormField("name of the job", "that of the run"),
+    ] = None
     share: Annotated[
         tuple[Text, ...] | None,
         Field(
@@ -160,6 +134,7 @@ class SubmissionOptions(BaseModel):
         ),
         FormField("share with groups", "the site's", metavar="GROUP"),
     ] = None
+    image: Annotated[Text | None, Field(description="Container image."), FormField("image")] = None
     profile: Annotated[
         Text | None,
         Field(
@@ -171,6 +146,31 @@ class SubmissionOptions(BaseModel):
         Text | None,
         Field(description="With --profile: cluster file that has the links; default: the site's."),
         FormField("cluster, for the time", "the site's"),
+    ] = None
+    requeues: Annotated[
+        int,
+        Field(ge=0, le=MOST, description="Starts after failures; those after preemption do not count."),
+        FormField("starts after failures"),
+    ] = 3
+    grace_s: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=65535,
+            description="Seconds before the time limit in which the job saves; default: the site's, else "
+            "120.",
+        ),
+        FormField("seconds to save in", "the site's, else 120", option="--grace"),
+    ] = None
+    shrink: Annotated[
+        bool,
+        Field(description="Start again on the hosts that are left."),
+        FormField("go on with fewer hosts"),
+    ] = False
+    least_nodes: Annotated[
+        int | None,
+        Field(ge=1, le=MOST, description="With --shrink: fewest hosts to start on; default: 1."),
+        FormField("fewest hosts"),
     ] = None
 
     @property
