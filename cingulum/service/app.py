@@ -9,13 +9,11 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
-from cingulum.service import acting, api, form_page, home, metrics, pages, token_routes
+from cingulum.service import acting, api, form, home, metrics, pages, token_routes
 from cingulum.service.callers import Callers
-from cingulum.service.cluster_now import ClusterNow
-from cingulum.service.cluster_routes import cluster_routes
-from cingulum.service.compare_routes import compare_routes
-from cingulum.service.comparing import Comparing
-from cingulum.service.detail_routes import detail_routes
+from cingulum.service.cluster import ClusterNow, cluster_routes
+from cingulum.service.compare import Comparing, compare_routes
+from cingulum.service.detail import detail_routes
 from cingulum.service.failures import answer_errors
 from cingulum.service.guard import GuardedApp
 from cingulum.service.jobs_now import JobsNow
@@ -78,7 +76,7 @@ def create_app(
     app.include_router(api.session_routes(callers, guard.cookie))
     if looks is not None:
         app.include_router(acting.routes(now, looks))
-        app.include_router(form_page.routes())
+        app.include_router(form.routes())
     if tokens is not None:
         app.include_router(token_routes.routes(tokens))
     app.include_router(api.job_routes(now))

@@ -11,7 +11,7 @@ from fastapi import Path as InAddress
 from fastapi.responses import FileResponse, HTMLResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from cingulum.service.comparing import MOST_TESTED
+from cingulum.service.compare import MOST_TESTED
 from cingulum.service.failures import NotHere
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.run_facts import is_inside

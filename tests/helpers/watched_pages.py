@@ -12,7 +12,7 @@ from served import checks, running
 from cingulum.service import listening
 from cingulum.service.app import create_app
 from cingulum.service.callers import WithTokens
-from cingulum.service.cluster_now import ClusterNow
+from cingulum.service.cluster import ClusterNow
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.runs_now import RunsNow
 from cingulum.service.tokens import TokenFile

@@ -11,7 +11,7 @@ from served import checks, client_of, code
 from starlette.testclient import TestClient
 
 from cingulum.cli.app import command_line
-from cingulum.service import asking
+from cingulum.service import acting
 from jobs.local import attended_files
 from jobs.local.docker import Docker
 from jobs.requests import actions, known, once, submitting
@@ -160,7 +160,7 @@ def test_who_dies_in_the_middle_is_completed_by_the_same_key(asked, store, slurm
     def dies(*_, **__):
         raise Dead
 
-    asks, looks = asking.Submission(config=CONFIG, then="report"), checks()
+    asks, looks = acting.Submission(config=CONFIG, then="report"), checks()
     Path("asked.yaml").write_text(CONFIG)
 
     def submit():

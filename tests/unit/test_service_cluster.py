@@ -10,10 +10,10 @@ import pytest
 from served import HOST, OURS
 from starlette.testclient import TestClient
 
-from cingulum.service import cluster_now
+from cingulum.service import cluster
 from cingulum.service.app import create_app
 from cingulum.service.callers import AtSocket
-from cingulum.service.cluster_now import ClusterNow
+from cingulum.service.cluster import ClusterNow
 from cingulum.service.jobs_now import JobsNow
 from jobs.schedulers.cluster_view import Picture, Queued
 from jobs.schedulers.slurm import queue
@@ -140,7 +140,7 @@ def test_no_request_waits_for_a_scheduler_that_hangs(client, scheduler):
 
 
 def test_nobody_is_asked_while_nobody_looks(store, served_jobs, scheduler, monkeypatch):
-    monkeypatch.setattr(cluster_now, "_LOOKS_S", 0.2)
+    monkeypatch.setattr(cluster, "_LOOKS_S", 0.2)
     with client_of(store, scheduler) as client:
         assert scheduler.asked == 0
         until(client, lambda one: one["as_of"])

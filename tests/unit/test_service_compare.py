@@ -12,7 +12,7 @@ from jobs_to_serve import EPOCHS, HOSTILE, STEPS, write_run
 from made_up_run import make_run
 from served import client_of, code
 
-from cingulum.service import comparing
+from cingulum.service import compare
 from trainer.metrics import comparison, tables
 
 NAME = HOSTILE.replace("/", "")
@@ -122,8 +122,8 @@ def test_a_curve_is_told_over_epochs_steps_or_seconds_and_thinned(client, ids, m
     assert len(first["x"]) == EPOCHS
     assert client.get(f"{asked}&axis=step").json()["lines"][0]["x"][0] == STEPS
     assert client.get(f"{asked}&axis=time").json()["lines"][0]["x"][:2] == [10, 20]
-    monkeypatch.setattr(comparing, "_POINTS", 8)
-    monkeypatch.setattr(comparing, "_FEWEST", 4)
+    monkeypatch.setattr(compare, "_POINTS", 8)
+    monkeypatch.setattr(compare, "_FEWEST", 4)
     assert client.get(asked).json()["lines"][1]["x"] == [1, 7, 14, 20]
     assert client.get(f"/api/v1/compare/curves?runs={ids['last']}&metric=none").json()["lines"] == []
 
@@ -159,10 +159,10 @@ def test_differences_are_those_that_the_command_tells(store, tmp_path, capsys):
 
 
 def test_no_more_runs_than_can_be_shown_or_tested(client, ids, monkeypatch):
-    monkeypatch.setattr(comparing, "MOST_TESTED", 2)
+    monkeypatch.setattr(compare, "MOST_TESTED", 2)
     asked = f"/api/v1/compare/tests?runs={','.join(ids.values())}"
     assert code(client.get(asked)) == (400, "INPUT_UNUSABLE")
-    monkeypatch.setattr(comparing, "MOST_RUNS", 2)
+    monkeypatch.setattr(compare, "MOST_RUNS", 2)
     assert code(client.get(f"/api/v1/compare?runs={','.join(ids.values())}")) == (400, "INPUT_UNUSABLE")
     assert code(client.get(f"/api/v1/compare?runs={'x,' * 9000}")) == (422, "REQUEST_INVALID")
 

@@ -11,7 +11,7 @@ from jobs_to_serve import add, write_run
 from made_up_run import make_divided
 from served import client_of, code
 
-from cingulum.service import detail_routes, time_spent
+from cingulum.service import detail, time_spent
 from jobs.schedulers.base import TaskState
 
 
@@ -166,7 +166,7 @@ def test_lines_are_found_in_any_case_and_paged_through(client, served_jobs):
 
 
 def test_what_lies_across_pieces_is_found_once_and_long_lines_are_cut(client, served_jobs, monkeypatch):
-    monkeypatch.setattr(detail_routes, "_PIECE", 64)
+    monkeypatch.setattr(detail, "_PIECE", 64)
     lines = [f"line {number} {'needle' if number % 3 == 0 else '-' * (number % 50)}" for number in range(200)]
     log_of(served_jobs).write_text("\n".join(lines))
     matches = found(client, "text=needle&limit=200")["matches"]
@@ -182,10 +182,10 @@ def test_a_gigabyte_is_searched_in_parts_of_bounded_time(client, served_jobs, mo
         file.truncate(1 << 30)
         file.seek(0, 2)
         file.write(b"\nthe end\n")
-    monkeypatch.setattr(detail_routes, "ENOUGH_S", 0.0)
+    monkeypatch.setattr(detail, "ENOUGH_S", 0.0)
     told = found(client, "text=end")
     assert (told["matches"], told["done"], told["next"]) == ([], False, (1 << 20) - 2)
-    monkeypatch.setattr(detail_routes, "ENOUGH_S", 60.0)
+    monkeypatch.setattr(detail, "ENOUGH_S", 60.0)
     assert found(client, f"text=end&offset={(1 << 30) - 5000}")["matches"][0]["text"] == "the end"
 
 

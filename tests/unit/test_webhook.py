@@ -13,10 +13,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from wording import fails_with
 
-from cingulum.service import outgoing
+from cingulum.service import webhook
 from cingulum.service import webhook as webhook_module
-from cingulum.service.outgoing import RefusedError
-from cingulum.service.webhook import Webhook
+from cingulum.service.webhook import RefusedError, Webhook
 from trainer.errors import InputError
 
 LOOPBACK = ("127.0.0.0/8",)
@@ -63,12 +62,12 @@ def receiver(*statuses: int, location: str = ""):
     ],
 )
 def test_an_address_that_is_not_of_the_public_internet_is_known(address):
-    assert not outgoing.is_public(ipaddress.ip_address(address))
+    assert not webhook.is_public(ipaddress.ip_address(address))
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "2001:4860:4860::8888", "::ffff:8.8.8.8", "64:ff9b::808:808"])
 def test_an_address_of_the_public_internet_is_known(address):
-    assert outgoing.is_public(ipaddress.ip_address(address))
+    assert webhook.is_public(ipaddress.ip_address(address))
 
 
 @pytest.mark.parametrize(
@@ -87,9 +86,9 @@ def test_an_address_of_the_public_internet_is_known(address):
 def test_nothing_is_sent_to_this_host_or_to_a_cloud_s_own_addresses_however_they_are_written(
     host, monkeypatch
 ):
-    monkeypatch.setattr(outgoing.socket, "create_connection", lambda *_: pytest.fail("connected"))
+    monkeypatch.setattr(webhook.socket, "create_connection", lambda *_: pytest.fail("connected"))
     with pytest.raises(RefusedError, match=r"is not a public address|has no address"):
-        outgoing.post(f"http://{host}/latest/meta-data/", b"", {}, ())
+        webhook.post(f"http://{host}/latest/meta-data/", b"", {}, ())
 
 
 def test_a_name_is_resolved_once_and_all_its_addresses_count(monkeypatch):
@@ -104,21 +103,21 @@ def test_a_name_is_resolved_once_and_all_its_addresses_count(monkeypatch):
         connected.append(place)
         raise OSError("no network here")
 
-    monkeypatch.setattr(outgoing.socket, "getaddrinfo", resolve)
-    monkeypatch.setattr(outgoing.socket, "create_connection", connect)
+    monkeypatch.setattr(webhook.socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(webhook.socket, "create_connection", connect)
     with fails_with(RefusedError):
-        outgoing.post("http://hook.example/", b"", {}, ())
+        webhook.post("http://hook.example/", b"", {}, ())
     assert (asked, connected) == (["hook.example"], [("8.8.8.8", 80)])
     answers[1:] = [["8.8.8.8", "10.0.0.1"]]
     with fails_with(RefusedError):
-        outgoing.post("http://hook.example/", b"", {}, ())
+        webhook.post("http://hook.example/", b"", {}, ())
     assert len(connected) == 1
 
 
 def test_a_redirect_is_not_followed():
     with receiver() as (inner, got), receiver(307, location=inner) as (url, outer):
         with fails_with(RefusedError):
-            outgoing.post(url, b"{}", {}, outgoing.networks(LOOPBACK))
+            webhook.post(url, b"{}", {}, webhook.networks(LOOPBACK))
         assert len(outer) == 1 and got == []
 
 

@@ -1,8 +1,4 @@
-"""Runs side by side: of jobs or of run folders, in the order in which they were asked for.
-
-What a browser needs at once (curves, settings, figures that the evaluation wrote) takes milliseconds for 200
-runs; the tests of `cingulum compare` take seconds, and are asked for by themselves.
-"""
+"""Runs side by side: what is compared, and the routes under /api/v1/compare."""
 
 from __future__ import annotations
 
@@ -10,25 +6,92 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel
 
 from cingulum.service import run_facts
-from cingulum.service.compare_schema import (
-    Compared,
-    ComparedRun,
-    Difference,
-    Line,
-    MetricCurves,
-    Tested,
-)
+from cingulum.service.events import stream
 from cingulum.service.failures import NotHere
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.recent import Recent
 from cingulum.service.run_facts import folder_of, is_inside
 from cingulum.service.runs_now import RunsNow
+from cingulum.service.schema import Best, Failed, Measured, ProgressView
 from jobs.job import Job
 from trainer.errors import InputError, RunError
 from trainer.run_folder.record import RunFolder, settings
+
+
+class ComparedRun(BaseModel):
+    """One of the runs: `page` is its address; `settings` are in the order of `keys`, null: it has none."""
+
+    id: str
+    name: str
+    page: str
+    state: str
+    strategy: str | None
+    progress: ProgressView | None
+    best: Best | None
+    figures: dict[str, Measured]
+    settings: list[str | None]
+
+
+class Compared(BaseModel):
+    """Runs side by side, in the order in which they were asked for.
+
+    `keys` are those of the configuration whose values differ, `metrics` what there are curves of, `figures`
+    of the evaluation on `split`; `warnings` say which runs are missing.
+    """
+
+    runs: list[ComparedRun]
+    keys: list[str]
+    metrics: list[str]
+    figures: list[str]
+    split: str
+    warnings: list[str]
+
+
+class Line(BaseModel):
+    """The curve of a run: columns of equal length."""
+
+    id: str
+    x: list[float]
+    y: list[float | None]
+
+
+class MetricCurves(BaseModel):
+    """Curves of a metric over `axis`: epochs, steps, or seconds of training."""
+
+    metric: str
+    axis: Literal["epoch", "step", "time"]
+    lines: list[Line]
+
+
+class Difference(BaseModel):
+    """Two runs on the same scans, by subject: first less second, 95 % interval, two-sided p, p after Holm."""
+
+    metric: str
+    first: str
+    second: str
+    difference: float | None
+    interval: tuple[float, float] | None
+    p_value: float | None
+    p_holm: float | None
+    test: str
+
+
+class Tested(BaseModel):
+    """What `cingulum compare` tells of the runs: `n` scans of `subjects`, every pair, and what to know."""
+
+    task: str
+    split: str
+    n: int
+    subjects: int
+    notes: list[str]
+    differences: list[Difference]
+
 
 MOST_RUNS, MOST_TESTED = 200, 12
 # Points of all curves of a chart together, and of one at least and at most.
@@ -262,3 +325,50 @@ def _short(value: float | None) -> float | None:
 
 def _text(value: Any) -> str | None:
     return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+Ids = Annotated[
+    str,
+    Query(max_length=16384, description="Of runs, jobs or tasks, with commas: a1b2c3d4e5f60718,4711,4712_3."),
+]
+Split = Annotated[Literal["validation", "test"], Query(description="Subjects that the runs were judged on.")]
+_ERRORS: dict[int | str, dict[str, Any]] = {"default": {"model": Failed, "description": "An error"}}
+
+
+def compare_routes(comparing: Comparing) -> APIRouter:
+    """Return the routes that compare runs."""
+    router = APIRouter(prefix="/api/v1/compare", tags=["compare"], responses=_ERRORS)
+
+    @router.get("")
+    def compare(runs: Ids, split: Split = "test") -> Compared:
+        """Return runs side by side: how far and how good they are, and which settings differ."""
+        return comparing.table(_listed(runs), split)
+
+    @router.get("/curves")
+    def curves(
+        runs: Ids,
+        metric: Annotated[str, Query(max_length=100)] = "loss",
+        axis: Literal["epoch", "step", "time"] = "epoch",
+    ) -> MetricCurves:
+        """Return the curves of one metric."""
+        return comparing.lines(_listed(runs), metric, axis)
+
+    @router.get("/tests")
+    def tests(
+        runs: Ids,
+        split: Split = "test",
+        common: Annotated[bool, Query(description="Leave out subjects that not all were judged on.")] = False,
+    ) -> Tested:
+        """Return whether differences between runs are more than chance, as `cingulum compare` does."""
+        return comparing.tests(_listed(runs), split, common=common)
+
+    @router.get("/events", response_class=Response)
+    async def events(request: Request, runs: Ids) -> Response:
+        """Send a server-sent event whenever one of the runs has changed."""
+        return stream(request, lambda: comparing.stamp(_listed(runs)))
+
+    return router
+
+
+def _listed(runs: str) -> list[str]:
+    return [one.strip() for one in runs.split(",") if one.strip()]

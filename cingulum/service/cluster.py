@@ -1,25 +1,111 @@
-"""The cluster as it was told last: a thread asks while somebody looks, requests never wait for it."""
+"""Queue and hosts, asked of the scheduler while somebody looks, and their routes under /api/v1/cluster."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
-from cingulum.service.cluster_schema import (
-    ClusterTold,
-    HostTold,
-    Mine,
-    QueuedTold,
-    ShareTold,
-    Totals,
-)
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel
+
+from cingulum.service.events import stream
+from cingulum.service.schema import Failed
 from jobs.job import Job
 from jobs.requests import describing
 from jobs.schedulers.base import ACTIVE
 from jobs.schedulers.cluster_view import Host, Picture, Queued
 from jobs.store.store import Store
 from trainer.errors import CingulumError
+
+
+class Totals(BaseModel):
+    """What there is, and what of it jobs may start on now."""
+
+    hosts: int
+    hosts_usable: int
+    cpus: int
+    cpus_free: int
+    gpus: int
+    gpus_free: int
+
+
+class ShareTold(BaseModel):
+    """A share in an account: entitled to and used (0 to 1), and the fair-share factor."""
+
+    account: str
+    entitled: float | None
+    used: float | None
+    factor: float | None
+
+
+class Mine(BaseModel):
+    """The user's own part: jobs (or tasks) that run and wait, what they have now, and shares."""
+
+    running: int
+    waiting: int
+    cpus: int
+    gpus: int
+    shares: list[ShareTold]
+
+
+class HostTold(BaseModel):
+    """A host; `usable`: jobs may start there; `reason`: why not."""
+
+    name: str
+    state: str
+    usable: bool
+    cpus: int
+    cpus_free: int
+    gpus: int
+    gpus_free: int
+    memory_mib: int | None
+    memory_free_mib: int | None
+    partitions: list[str]
+    reason: str
+
+
+class QueuedTold(BaseModel):
+    """A job that runs or waits. `name` and `page` of those that the store knows; `waits`: has not begun."""
+
+    id: str
+    user: str
+    mine: bool
+    name: str | None
+    page: str | None
+    waits: bool
+    state: str
+    reason: str
+    partition: str
+    nodes: int
+    cpus: int
+    gpus: int
+    hosts: str
+    submitted: str | None
+    started: str | None
+    expected: str | None
+    limit: str
+
+
+class ClusterTold(BaseModel):
+    """Hosts and queue as the scheduler told them at `as_of`; `stale`: it has not answered since.
+
+    `as_of` null: it has not answered yet. `hosts` and `queue` are filtered and cut to `limit`, `hosts_total`
+    and `queue_total` say how many match; totals are of all.
+    """
+
+    scheduler: str | None
+    as_of: str | None
+    stale: bool
+    warnings: list[str]
+    totals: Totals
+    mine: Mine
+    hosts: list[HostTold]
+    hosts_total: int
+    queue: list[QueuedTold]
+    queue_total: int
+
 
 # Seconds between two questions while somebody looks, and for which a look counts.
 ASKED_S, _LOOKS_S = 10.0, 30.0
@@ -195,3 +281,27 @@ def _host(host: Host) -> HostTold:
 
 def _holds(text: str, *within: str | None) -> bool:
     return not text or any(text.lower() in one.lower() for one in within if one)
+
+
+_ERRORS: dict[int | str, dict[str, Any]] = {"default": {"model": Failed, "description": "An error"}}
+
+
+def cluster_routes(cluster: ClusterNow) -> APIRouter:
+    """Return the routes about the cluster."""
+    router = APIRouter(prefix="/api/v1/cluster", tags=["cluster"], responses=_ERRORS)
+
+    @router.get("")
+    def told(
+        text: Annotated[str, Query(max_length=200, description="In what a host or job is known by.")] = "",
+        only_mine: Annotated[bool, Query(alias="mine", description="Leave out jobs of others.")] = False,
+        limit: Annotated[int, Query(ge=1, le=500)] = 200,
+    ) -> ClusterTold:
+        """Return queue and hosts as the scheduler told them last."""
+        return cluster.told(text=text, only_mine=only_mine, limit=limit)
+
+    @router.get("/events", response_class=Response)
+    async def events(request: Request) -> Response:
+        """Tell, as server-sent events, that the scheduler has answered, or has not."""
+        return stream(request, cluster.stamp)
+
+    return router

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel
 
+from cingulum.service import time_spent
 from cingulum.service.api import Identity, TaskNumber, task_of
-from cingulum.service.detail_schema import Link, LogMatch, LogMatches, PlacementView, Related, TimeSpentView
 from cingulum.service.failures import NotHere
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.log_part import refuse_elsewhere
@@ -22,7 +23,57 @@ from cingulum.service.schema import Failed
 from jobs.job import Job
 from trainer.errors import JobError
 from trainer.report import placement, reasons
+from trainer.report.placement import PlacementSection
 from trainer.run_folder.record import RunFolder
+
+
+class Link(BaseModel):
+    """A job that belongs to another job or to a run; `page` is its address."""
+
+    id: str
+    name: str
+    kind: str
+    state: str
+    page: str
+
+
+class Related(BaseModel):
+    """What belongs to a job or a run.
+
+    `run`: address of the page of its run folder, where the list of runs has it; `jobs` that are about this
+    run folder; `before`: those that must complete first; `then`: those that wait for this one.
+    """
+
+    run: str | None
+    jobs: list[Link]
+    before: list[Link]
+    then: list[Link]
+
+
+class PlacementView(BaseModel):
+    """Who holds what of a network that is divided over ranks, as the report shows it; headers of tables."""
+
+    placement: PlacementSection
+    rank_header: list[str]
+    rule_header: list[str]
+    reason_header: list[str]
+
+
+class LogMatch(BaseModel):
+    """A line with the text: the byte at which it begins, or near the text where the line is long."""
+
+    offset: int
+    text: str
+
+
+class LogMatches(BaseModel):
+    """Lines from where the search began to byte `next` of `size`; `done`: there is no more."""
+
+    matches: list[LogMatch]
+    next: int
+    size: int
+    done: bool
+
 
 # Seconds for which a verdict is good.
 _TIME_S = 10.0
@@ -71,14 +122,12 @@ def _about(router: APIRouter, kind: str, folder: Callable[..., RunFolder]) -> No
     """Add the routes that need nothing but a run folder."""
 
     wanted = Depends(folder)
-    kept: Recent[TimeSpentView] = Recent(_TIME_S)
+    kept: Recent[time_spent.TimeSpentView] = Recent(_TIME_S)
 
     @router.get(f"/api/v1/{kind}/{{identity}}/time", tags=[kind], operation_id=f"time_of_{kind}")
-    def time(run: RunFolder = wanted) -> TimeSpentView:
+    def time(run: RunFolder = wanted) -> time_spent.TimeSpentView:
         """Return where the time of the newest steps goes, and what to try."""
         # Imported here, as below: numpy would cost a service that nobody asks for this 13 MiB.
-        from cingulum.service import time_spent
-
         return kept.get(run.path, lambda: time_spent.of(run))
 
     @router.get(f"/api/v1/{kind}/{{identity}}/placement", tags=[kind], operation_id=f"placement_of_{kind}")
