@@ -11,7 +11,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel
 
-from cingulum.service import time_spent
 from cingulum.service.api import Identity, TaskNumber, task_of
 from cingulum.service.failures import NotHere
 from cingulum.service.jobs_now import JobsNow
@@ -19,7 +18,7 @@ from cingulum.service.log_part import refuse_elsewhere
 from cingulum.service.recent import Recent
 from cingulum.service.run_facts import folder_of, is_inside
 from cingulum.service.runs_now import RunsNow
-from cingulum.service.schema import Failed
+from cingulum.service.schema import Failed, TimeSpentView
 from jobs.job import Job
 from trainer.errors import JobError
 from trainer.report import placement, reasons
@@ -122,12 +121,14 @@ def _about(router: APIRouter, kind: str, folder: Callable[..., RunFolder]) -> No
     """Add the routes that need nothing but a run folder."""
 
     wanted = Depends(folder)
-    kept: Recent[time_spent.TimeSpentView] = Recent(_TIME_S)
+    kept: Recent[TimeSpentView] = Recent(_TIME_S)
 
     @router.get(f"/api/v1/{kind}/{{identity}}/time", tags=[kind], operation_id=f"time_of_{kind}")
-    def time(run: RunFolder = wanted) -> time_spent.TimeSpentView:
+    def time(run: RunFolder = wanted) -> TimeSpentView:
         """Return where the time of the newest steps goes, and what to try."""
         # Imported here, as below: numpy would cost a service that nobody asks for this 13 MiB.
+        from cingulum.service import time_spent
+
         return kept.get(run.path, lambda: time_spent.of(run))
 
     @router.get(f"/api/v1/{kind}/{{identity}}/placement", tags=[kind], operation_id=f"placement_of_{kind}")

@@ -7,64 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel
-
 from cingulum.service.failures import NotHere
 from cingulum.service.run_facts import is_inside
+from cingulum.service.schema import HostLoad, Proposal, RankTime, TimeSpentView
 from trainer.run_folder.record import RunFolder
 from trainer.telemetry import evidence, records
 from trainer.telemetry.records import PARTS, HostEpoch, RunTelemetry
-
-
-class Proposal(BaseModel):
-    """A change to try, as arguments of `cingulum train`, what is set now, and why."""
-
-    change: str
-    now: str
-    why: str
-
-
-class RankTime(BaseModel):
-    """Mean seconds per step of a rank: its own time, and the parts of a step."""
-
-    rank: int
-    host: str
-    own: float
-    parts: dict[str, float]
-
-
-class HostLoad(BaseModel):
-    """A host during training; bytes per step are those that its interfaces counted."""
-
-    host: str
-    ranks: int
-    cpu_percent: float
-    cores: int
-    memory_bytes: int
-    sent_per_step: float
-    received_per_step: float
-    gpus: list[str]
-
-
-class TimeSpentView(BaseModel):
-    """Where the time of the newest steps goes: what `cingulum diagnose` tells, and of ranks and hosts.
-
-    `gains`: share of a step that removing each bottleneck saves at most. `ranks`: those that need most time
-    for themselves first.
-    """
-
-    step_s: float
-    bound: str
-    summary: str
-    evidence: list[str]
-    gains: dict[str, float]
-    proposals: list[Proposal]
-    slowest_rank: int | None
-    slowest_ratio: float | None
-    ranks: list[RankTime]
-    ranks_left_out: int
-    hosts: list[HostLoad]
-
 
 MOST_RANKS = 16
 # Bytes of telemetry that are read of all files together, and of each at least and at most.
