@@ -35,7 +35,7 @@ def test_horovod_is_built_with_nccl_and_finds_it_where_it_is_installed(tmp_path:
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "CINGULUM_CACHE": str(tmp_path / "cache"),
-            "HOROVOD_BUILD_CUDA_CC_LIST": "80,90",
+            "HOROVOD_BUILD_CUDA_CC_LIST": "90",
         },
         capture_output=True,
         text=True,
