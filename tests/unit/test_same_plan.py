@@ -14,7 +14,7 @@ from trainer.planning.placement.plan_file import PlanFile
 from trainer.planning.placement.units import place
 from trainer.ranks.agreement import Agreed
 from trainer.ranks.world import World
-from trainer.strategies.placed import same_plan
+from trainer.strategies.placed import strategy
 
 NETWORK = small()
 PLAN = PlanFile.of(
@@ -45,12 +45,12 @@ def path(tmp_path):
 
 
 def test_the_same_plan_on_all_hosts_is_followed(path):
-    same_plan.check(Others(PLAN.sha256, PLAN.sha256), path)
+    strategy.check_same_plan(Others(PLAN.sha256, PLAN.sha256), path)
 
 
 def test_ranks_that_read_another_plan_are_named_with_their_hosts(path):
     with pytest.raises(Agreed) as caught:
-        same_plan.check(Others(PLAN.sha256, "1" * 64, "2" * 64), path)
+        strategy.check_same_plan(Others(PLAN.sha256, "1" * 64, "2" * 64), path)
     error, mine = caught.value.error, PLAN.sha256[:12]
     assert type(error) is ConfigError and error.key == "train.strategy.plan"
     assert error.message == (
@@ -61,9 +61,9 @@ def test_ranks_that_read_another_plan_are_named_with_their_hosts(path):
 
 def test_of_many_that_differ_the_first_are_named(path):
     with fails_with(Agreed):
-        same_plan.check(Others(*["1" * 64] * 5), path)
+        strategy.check_same_plan(Others(*["1" * 64] * 5), path)
 
 
 def test_a_file_that_a_host_lacks_is_refused(tmp_path):
     with fails_with(Agreed):
-        same_plan.check(World(), tmp_path / "plan.json")
+        strategy.check_same_plan(World(), tmp_path / "plan.json")

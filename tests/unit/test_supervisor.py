@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from jobs.schedulers.slurm import supervisor_files
+from jobs.schedulers.slurm import launcher
 from jobs.supervisor.decisions import JobRecord, JobStart, is_spent, judge, word_of_slurm
 from jobs.supervisor.slurm_calls import facts_of
 
@@ -85,7 +85,7 @@ def test_what_is_no_answer_is_none(text):
 
 
 def test_every_file_on_a_host_is_for_python_3_6():
-    sources = supervisor_files.sources()
+    sources = launcher.supervisor_sources()
     assert {"supervisor/__main__.py", "supervisor/jobs/supervisor/blame.py"} < set(sources)
     for name, text in sources.items():
         tree = ast.parse(text, name, feature_version=(3, 6))

@@ -8,14 +8,31 @@ import re
 import shutil
 import time
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 
-from jobs.schedulers.base import ENDED, WAITING, Launch, TaskState
+from jobs.schedulers.base import ENDED, SUPERVISOR, WAITING, Launch, TaskState
 from jobs.schedulers.slurm import output
 from jobs.schedulers.slurm.commands import ASK_S, SUBMIT_S, call, order, run
 from jobs.sites import Site
 from jobs.spec import JobSpec
 from trainer.errors import JobError, LauncherError
+
+
+def supervisor_sources() -> dict[str, str]:
+    """Return the supervisor's files, texts by path below the job's folder; `python3 FOLDER` runs them.
+
+    So a job is looked after by what it was submitted with, whatever is installed meanwhile, and where the
+    program itself lies in an image.
+    """
+    package = resources.files("jobs")
+    texts = {"jobs/__init__.py": (package / "__init__.py").read_text(encoding="utf-8")}
+    for part in (package / "supervisor").iterdir():
+        if part.name.endswith(".py"):
+            texts[f"jobs/supervisor/{part.name}"] = part.read_text(encoding="utf-8")
+    texts["__main__.py"] = texts.pop("jobs/supervisor/__main__.py")
+    return {f"{SUPERVISOR}/{path}": text for path, text in sorted(texts.items())}
+
 
 SCRIPT = "job.sbatch"
 # How far back the accounting is searched for a submission whose answer was lost.
@@ -39,11 +56,10 @@ class Slurm:
 
     def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Launch:
         """Return the batch script, and the sbatch that submits it."""
-        from jobs.schedulers.slurm import supervisor_files
         from jobs.schedulers.slurm.script import batch_script
 
         return Launch(
-            files={SCRIPT: batch_script(spec, site, folder, token), **supervisor_files.sources()},
+            files={SCRIPT: batch_script(spec, site, folder, token), **supervisor_sources()},
             command=(
                 "sbatch",
                 "--parsable",

@@ -9,12 +9,16 @@ import functools
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from trainer.config import PlacedConfig, RingConfig, RunConfig, SpatialConfig, micro_batch
 from trainer.errors import ConfigError
+from trainer.planning.placement.plan_file import PlanFile
 from trainer.ranks import launch
+from trainer.ranks.agreement import Agreed, agree
 from trainer.ranks.members import Members
+from trainer.ranks.world import World
 from trainer.strategies.base import Plan, Strategy
 from trainer.strategies.learner import Learner, Setup
 
@@ -30,6 +34,27 @@ if TYPE_CHECKING:
     from trainer.planning.stages.planners import Assignment
     from trainer.ranks.world import World
     from trainer.strategies.placed.hypergraph_plan import Decided
+
+
+def check_same_plan(world: World, path: Path) -> None:
+    """See that what the file says is the same on all ranks; a collective.
+
+    Raises:
+        Agreed: a rank cannot read it, or reads another one than rank 0.
+    """
+    digests = world.allgather_object(agree(world, lambda: PlanFile.read(path).sha256))
+    others = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+    if others:
+        reads = ", ".join(f"{world.name_of(rank)} reads {digests[rank][:12]}" for rank in (0, *others[:3]))
+        more = f", and {len(others) - 3} more rank(s) another one" if len(others) > 3 else ""
+        raise Agreed(
+            ConfigError(
+                f"{path}: is not the same plan on all ranks (SHA-256): {reads}{more}.",
+                cure="Copy one of them to all hosts, or name a file on a disk that they share.",
+                path=path,
+                key="train.strategy.plan",
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -107,10 +132,8 @@ class PlacedStrategy(Strategy):
 
     def calibrate(self, model: keras.Model, world: World, recorded: dict[str, Any] | None) -> None:
         """See that all ranks divide by the same file, where one is given; see `Strategy.calibrate`."""
-        from trainer.strategies.placed import same_plan
-
         if self.section.plan is not None:
-            same_plan.check(world, self.section.plan)
+            check_same_plan(world, self.section.plan)
 
     def keeps_slots(self, world: World) -> bool:
         """Return whether this is rank 0, which writes checkpoints: the others have those of their blocks."""
