@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
@@ -54,6 +55,30 @@ class OptimizerConfig(Section):
         return self
 
 
+@dataclass(frozen=True)
+class FallKind:
+    """What is said of how the rate falls; `trainer.strategies.schedule` computes it.
+
+    Attributes:
+        words: for the methods of a paper, with keys of the section in braces.
+        ends: whether it depends on the number of epochs, so that those that are added have its last rate.
+    """
+
+    words: str
+    ends: bool = False
+
+
+FALLS = {
+    "constant": FallKind("stayed constant"),
+    "cosine": FallKind("fell along a cosine to {final} of its highest value", ends=True),
+    "step": FallKind("fell by {step_factor} after epochs {step_epochs}"),
+}
+if TYPE_CHECKING:
+    FallName = str
+else:
+    FallName = Literal[tuple(FALLS)]
+
+
 class ScheduleConfig(Section):
     """The learning rate over time (scaling and warm-up: Goyal et al., arXiv 1706.02677, section 2).
 
@@ -65,9 +90,7 @@ class ScheduleConfig(Section):
     the run was to have each time that it was made longer, so that it can be done again. N cannot be smaller.
     """
 
-    name: Literal["constant", "cosine", "step"] = Field(
-        "cosine", description="how the rate falls after the warm-up"
-    )
+    name: FallName = Field("cosine", description="how the rate falls after the warm-up")
     scale: Literal["none", "linear", "sqrt"] = Field(
         "none", description="multiply the rate by global_batch / reference_batch, or by its square root"
     )

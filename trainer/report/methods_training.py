@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainer import config as configuration
+from trainer.config.training import FALLS, ScheduleConfig
 from trainer.errors import ConfigError
 from trainer.ranks.stopping import is_falling
 from trainer.report.augmentation import phrases
@@ -93,11 +94,8 @@ def _schedule(schedule: Any) -> str:
         return ""
     warm = number(schedule.get("warmup_epochs")) or 0.0
     rise = f"rose linearly over {warm:g} epoch{'' if warm == 1 else 's'}" if warm else ""
-    fall = {
-        "constant": "stayed constant",
-        "cosine": f"fell along a cosine to {schedule.get('final')} of its highest value",
-        "step": f"fell by {schedule.get('step_factor')} after epochs {schedule.get('step_epochs')}",
-    }.get(str(schedule.get("name")), "")
+    kind = FALLS.get(str(schedule.get("name")))
+    fall = kind.words.format(**{**dict.fromkeys(ScheduleConfig.model_fields), **schedule}) if kind else ""
     scaled = {
         "linear": f" It was scaled by the batch over {schedule.get('reference_batch')}.",
         "sqrt": f" It was scaled by the square root of the batch over {schedule.get('reference_batch')}.",
@@ -108,7 +106,7 @@ def _schedule(schedule: Any) -> str:
 
 def _added(story: ReportMaterial, kind: Any) -> list[str]:
     """How the rate went on in epochs that were added to the run."""
-    cycles = story.facts.cycles
+    cycles, fall = story.facts.cycles, FALLS.get(str(kind))
     if not cycles:
         return []
     trained = number(story.result.get("epochs"))
@@ -117,7 +115,7 @@ def _added(story: ReportMaterial, kind: Any) -> list[str]:
     for (begin, epochs), end in zip(cycles, ends, strict=True):
         if begin:
             sentences.append(f"It began anew after epoch {begin}, over {count(epochs, 'epoch')}.")
-        if kind == "cosine" and end > begin + epochs:
+        if fall is not None and fall.ends and end > begin + epochs:
             sentences.append(f"Epochs {begin + epochs + 1} to {end} were added, at its last rate.")
     return sentences
 

@@ -14,6 +14,7 @@ import keras
 
 from trainer import transfer
 from trainer.config import RunConfig
+from trainer.config.training import FALLS
 from trainer.errors import NO_SPACE, CingulumError, RunError, no_space
 from trainer.progress import Reporter
 from trainer.ranks.agreement import agree
@@ -229,7 +230,7 @@ def lengthened(cursor: Cursor, config: RunConfig, optimizer: keras.Optimizer) ->
     added = f"epoch {now}" if is_one else f"epochs {before + 1} to {now}"
     if config.train.schedule.extend == "restart":
         what = f"{added} {'is' if is_one else 'are'} a new cycle of the schedule, up to {rule.peak:.3g}"
-    elif config.train.schedule.name == "cosine":
+    elif FALLS[config.train.schedule.name].ends:
         last = rule.at(now * cursor.steps_per_epoch - 1)
         what = f"{added} {'has' if is_one else 'have'} the last rate of the schedule, {last:.3g}"
     else:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import keras
 
 from trainer.config import OptimizerConfig, ScheduleConfig
+from trainer.config.training import FALLS
 
 
 def peak(schedule: ScheduleConfig, optimizer: OptimizerConfig, global_batch: int) -> float:
@@ -138,7 +139,7 @@ class RunSchedule(keras.optimizers.schedules.LearningRateSchedule):
         """The rate at an update of a cycle, counted from its beginning."""
         ops = keras.ops
         steps = epochs * self.steps_per_epoch
-        if self.kind == "cosine":
+        if FALLS[self.kind].ends:
             update = ops.minimum(update, float(steps - 1))
         rate = self.peak * self._fallen(update, steps)
         if self.warmup_steps == 0:
