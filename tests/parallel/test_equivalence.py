@@ -21,7 +21,7 @@ RANKS = (1, 2, 3, 4)
 ON_ANY = ("float64", "float64_gather", "noise_float64", "global_clip_norm")
 CONTAINED = (
     *("sgd", "momentum", "adam", "clip_norm", "weight_decay", "accumulation", "ema"),
-    *("sync_batch_norm", "noise", "bfloat16", "loss_scale"),
+    *("sync_batch_norm", "noise", "bfloat16", "loss_scale", "compiled"),
     *("passes_whole", "passes_buckets"),  # on one rank: tests/unit/test_compiled_passes.py
 )
 GATED = [

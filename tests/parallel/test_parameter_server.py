@@ -19,7 +19,7 @@ PROCESSES = {"separate": 6, "colocated": 4}
 RUNS = {
     "separate": (
         *("momentum:2", "adam:1", "adam:4", "global_clip_norm:4", "accumulation_clip:2", "noise:2"),
-        *("sync_batch_norm:2", "loss_scale_overflow:2", "ema:1", "compiled_float64:2"),
+        *("sync_batch_norm:2", "loss_scale_overflow:2", "ema:1", "compiled:2"),
     ),
     "colocated": ("sgd:1", "adam:2", "adam:4", "accumulation:4"),
 }

@@ -72,6 +72,7 @@ CASES = {
         tolerance=1e-12,
         compiled=True,
     ),
+    "compiled": Case(lambda: AdamW(0.01, weight_decay=0.1, clipvalue=0.01), compiled=True),  # on servers
     "compiled_accumulation": Case(
         lambda: Adam(0.01, global_clipnorm=0.02, gradient_accumulation_steps=3),
         policy="float64",
