@@ -22,6 +22,7 @@ import trainer
 from trainer.config import ServerConfig
 from trainer.ranks.members import Members
 from trainer.ranks.starting import init
+from trainer.strategies import compiled_update
 from trainer.strategies.learner import Setup
 from trainer.strategies.servers import serving, strategy
 
@@ -80,7 +81,9 @@ with serving.serving(world):
             model, world_size=world.size, global_batch=BATCH, server=config, optimizer=optimizer
         )
         served = strategy.build(plan, Setup(model, optimizer, world, seed=SEED))
-        served.updated().compile(case.compiled)
+        # As a run does it: servers time both ways, and worker 0 tells them.
+        chosen = compiled_update.choose("xla" if case.compiled else "none", served.updated(), world)
+        assert chosen.compiled is case.compiled and (chosen.plain_ms is not None) is case.compiled
         before = bytes_so_far(served)
         for _ in range(ROUNDS):
             for x, y, w in batches(case):

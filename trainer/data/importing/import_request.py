@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict
-
 from trainer.data.images.findings import Finding
 from trainer.data.images.recipe import MapRecipe, Recipe
 from trainer.data.importing.examination import Examined
@@ -25,8 +23,6 @@ class ImportRequest(ImportOptions):
     `codec` may be 'auto'; `run` puts the codec that it chooses in its place. `found_maps` are those of the
     listing, once there is one.
     """
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     source: Path
     target: Path
