@@ -11,7 +11,9 @@ from trainer.config import AutoConfig, RunConfig, StrategySection
 from trainer.config import strategy as strategies
 from trainer.errors import ConfigError, InputError
 from trainer.forecast import plans
+from trainer.forecast.outlooks import StrategyOutlook, ToldOutlook
 from trainer.forecast.plans import DivisionRequest
+from trainer.models import own as own_code
 from trainer.planning import choice
 from trainer.planning.choice import Candidate
 from trainer.planning.placement.operations import OperationGraph
@@ -19,6 +21,7 @@ from trainer.planning.profile import Profile
 from trainer.profiling import default_batch
 from trainer.progress import Reporter
 from trainer.ranks.agreement import Agreed, agree
+from trainer.ranks.members import Members
 from trainer.ranks.watchdog import Beat
 from trainer.ranks.world import World
 from trainer.run_folder.record import RunFolder
@@ -119,7 +122,12 @@ def _candidate(request: DivisionRequest, section: StrategySection, free: list[fl
     name = choice.label(section)
     settings = section.model_dump(mode="json", exclude_defaults=True) | {"name": section.name}
     try:
-        outlook = plans.outlook(request, section, planners_too=False)
+        outlook: StrategyOutlook | ToldOutlook
+        if section.name in strategies.NAMES:
+            outlook = plans.outlook(request, section, planners_too=False)
+        else:
+            _check_needs(registry.of(request.under(section)), request.ranks)
+            outlook = plans.told(request, section)
     except InputError as error:
         return Candidate(label=name, section=settings, refused=error.message)
     needed = [rank.total for rank in outlook.memory]
@@ -131,6 +139,21 @@ def _candidate(request: DivisionRequest, section: StrategySection, free: list[fl
         idle=sum(not one for one in outlook.flops),
         fits=all(need <= left for need, left in zip(needed, free, strict=True)),
     )
+
+
+def _check_needs(strategy: Strategy, ranks: int) -> None:
+    """Refuse a strategy of the user's own that needs what MPI and Horovod were not started with.
+
+    Raises:
+        ConfigError: it needs more than messages between ranks.
+    """
+    with own_code.errors_with_place(strategy.name, what="strategy", error=ConfigError):
+        needed, variables = strategy.members(ranks), strategy.environment()
+    if variables or needed != Members(messages=needed.messages):
+        raise ConfigError(
+            f"{strategy.name} asks for more than messages (members, environment), which is there only where "
+            "train.strategy.name names it"
+        )
 
 
 def _speeds(network: OperationGraph, profile: Profile, ranks: int) -> list[float]:

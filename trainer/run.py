@@ -184,7 +184,7 @@ def _train(
         devices = world.allgather_object(machine.devices())
         if unequal := machine.unequal_hosts(world.hosts, devices):
             reporter.note(unequal)
-        ran = starting.recorded(config, data, model, world, devices, command)
+        ran = starting.recorded(config, strategy, data, model, world, devices, command)
         if ran.float32_layers:
             more = f", {ran.float32_layers[1]}, ..." if len(ran.float32_layers) > 2 else ""
             reporter.note(

@@ -40,14 +40,15 @@ def plan(
     from trainer import atomic
     from trainer import config as configuration
     from trainer.config import strategy as strategies
+    from trainer.errors import ConfigError
     from trainer.planning.placement.plan_file import PlanFile
     from trainer.planning.profile import Profile
     from trainer.quiet import import_tensorflow
 
     # Before TensorFlow is loaded, which takes seconds.
-    strategies.check(strategy, strategies.PLANNED, "planned")
     options.check(out, PlanFile)
     run = configuration.load(config, overrides or [])
+    strategies.check(strategy, strategies.PLANNED, "planned", run.train.strategy)
     costs = None if profile is None else Profile.read(profile)
     import_tensorflow()
     from trainer.forecast import outlooks, plans
@@ -60,7 +61,13 @@ def plan(
         with Counting("planning", "steps") as counting:
             comparison = plans.compare(run, ranks, strategy=strategy, profile=costs, show=counting.show)
     if out is not None:
-        atomic.write_text(out, comparison.chosen.file.text())
+        if comparison.file is None:
+            raise ConfigError(
+                f"--out {out}: {comparison.chosen.label} does not say which rank computes what, so "
+                "there is no plan to write.",
+                cure=f"Leave --out away, or name one of ours: --strategy {strategies.DEFAULT}.",
+            )
+        atomic.write_text(out, comparison.file.text())
     if as_json:
         import json
 

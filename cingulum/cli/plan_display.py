@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cingulum.cli import sizes
-from trainer.forecast.outlooks import Comparison, Impossible, StrategyOutlook, Unlisted
+from trainer.forecast.outlooks import Comparison, Impossible, StrategyOutlook, ToldOutlook, Unlisted
 from trainer.planning.hypergraph.judging import MOST_LISTED
 from trainer.planning.placement.drawing import Strip, strips
 from trainer.planning.placement.plan_file import layouts_of
@@ -44,6 +44,8 @@ def show(comparison: Comparison) -> None:
         console.print("Seconds are predicted with --profile FILE; imbalance is that of FLOPs.")
     console.print()
     console.print(f"{comparison.chosen.label}: {comparison.chosen.way}")
+    if isinstance(comparison.chosen, ToldOutlook):
+        return
     console.print(_ranks(comparison.chosen, comparison.ranks))
     if comparison.ranks > MOST_RANKS:
         console.print(f"and {comparison.ranks - MOST_RANKS} more ranks; --json has all")
@@ -95,7 +97,7 @@ def _table(*titles: str, numbers: Sequence[str] = ()) -> Table:
     return table
 
 
-def _strategies(comparison: Comparison, chosen: StrategyOutlook) -> Table:
+def _strategies(comparison: Comparison, chosen: StrategyOutlook | ToldOutlook) -> Table:
     """Return a row for each possible strategy; bytes, messages and memory are those of the rank with most."""
     seconds = ["step", "waits"] if chosen.cost else []
     table = _table(

@@ -66,13 +66,11 @@ def simulate(
     from trainer.planning.simulation import cluster as clusters
     from trainer.quiet import import_tensorflow
 
-    if ":" not in (strategy or "") and strategy not in strategies.NAMES:
-        # Before TensorFlow is loaded. Whether the configuration's own one can be simulated is known later.
-        strategies.check(strategy, strategies.SIMULATED, "simulated")
     counts = _counts(ranks)
     _check_files(trace, plot, needs_strategy=strategy is None)
     hosts = clusters.load(cluster)
     run = configuration.load(config, overrides or [])
+    strategies.check(strategy, strategies.SIMULATED, "simulated", run.train.strategy)
     measured = None if profile is None else Profile.read(profile)
     import_tensorflow()
     from trainer.forecast import forecasts, growth, simulating

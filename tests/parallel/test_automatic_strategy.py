@@ -27,6 +27,30 @@ def chosen(folder: Path) -> dict[str, Any]:
     return found
 
 
+OWN = """
+from trainer.strategies import data, data_plan
+from trainer.strategies.base import Strategy
+from trainer.strategies.distributed_optimizer import DistributedOptimizer
+
+class Mine(Strategy):
+    def divided(self, optimizer, world):
+        return DistributedOptimizer(optimizer)
+
+    def plan(self, model, optimizer, world_size):
+        train = self.config.train
+        return data_plan.plan(
+            model, world_size=world_size, global_batch=train.global_batch, accumulation=train.accumulation
+        )
+
+    def build(self, plan, setup):
+        return data.build(setup, bucket_mb=4.0)
+
+class Needy(Mine):
+    def environment(self):
+        return {"HOROVOD_CYCLE_TIME": "2"}
+"""
+
+
 @pytest.fixture(scope="module")
 def train(tmp_path_factory, launch):
     folder = tmp_path_factory.mktemp("runs")
@@ -76,3 +100,23 @@ def test_a_run_that_goes_on_keeps_its_choice_on_the_same_ranks_and_chooses_anew_
     assert [one["label"] for one in chosen(folder)["candidates"]] == ["data"]
     for mine, its in zip(weights(folder), weights(alone), strict=True):
         np.testing.assert_allclose(mine, its, rtol=0, atol=1e-5)
+
+
+def test_a_strategy_of_ones_own_is_tried_beside_ours_and_one_that_needs_more_is_told(train, alone, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(OWN)
+    among = [f"{file}:Mine", f"{file}:Needy", "data"]
+    folder, _ = train("own", 2, AUTO | {"among": among}, fault="late")
+    auto = chosen(folder)
+    mine, needy, ring = auto["candidates"]
+    assert [one["label"] for one in (mine, needy, ring)] == ["Mine", "Needy", "data"]
+    assert "train.strategy.name" in needy["refused"] and not needy["fits"]
+    # Its messages are those of the ring, over links that were measured; computing is summed up otherwise.
+    assert mine["step_s"] == pytest.approx(ring["step_s"], rel=0.5)
+    assert mine["memory_bytes"] == ring["memory_bytes"]
+    # Each was told to have taken a minute, so that both have trained.
+    assert len(auto["changes"]) == 1 and min(mine["measured_s"], ring["measured_s"]) > 60
+    code = json.loads((folder / "run.json").read_text())["strategy_code"]
+    assert code is None if auto["chosen"] == 2 else code["file"] == str(file)
+    for its, one in zip(weights(folder), weights(alone), strict=True):
+        np.testing.assert_allclose(its, one, rtol=0, atol=1e-5)

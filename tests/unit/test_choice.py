@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from trainer.planning.choice import Candidate, Choice
 from trainer.report import run_page
 from trainer.runs.watching import Watch
 
+DEMO = Path(__file__).parents[2] / "examples" / "demo.yaml"
 AUTO = AutoConfig(name="auto")
 
 
@@ -120,6 +122,11 @@ def test_every_number_of_replicas_that_divides_ranks_and_samples_is_tried():
     assert "hypergraph" not in labels(16, 16) and "hypergraph, 2 replicas" in labels(16, 16)
 
 
+def test_a_strategy_of_ones_own_is_tried_once_and_first():
+    own = AutoConfig(name="auto", among=["spatial", "mine.py:Mine", "mine.py:Mine"])
+    assert labels(2, 4, auto=own) == ["Mine", "spatial"]
+
+
 def test_no_candidate_takes_batch_norm_over_other_samples():
     assert not any("micro-batches" in one for one in labels(4, 8, normalised=True))
 
@@ -137,8 +144,9 @@ def test_what_would_change_updates_is_refused(tmp_path):
         configuration.parse(
             f"{{name: x, data: {{shards: {tmp_path}}}, train: {{strategy: auto, sync_batch_norm: false}}}}"
         )
-    with pytest.raises(ValidationError):
-        AutoConfig(name="auto", among=["parameter-server"])
+    for name in ("parameter-server", "auto", "mine.py", "x" * 1000 + ":Y"):
+        with pytest.raises(ValidationError):
+            AutoConfig(name="auto", among=[name])
 
 
 class Told:
@@ -165,7 +173,7 @@ def test_the_report_has_the_fastest_first_and_tells_changes(tmp_path):
 
 @pytest.mark.parametrize(("command", "known"), [("plan", PLANNED), ("simulate", SIMULATED)])
 def test_a_typo_in_a_strategys_name_is_told_with_all_that_sections_say_is_possible(command, known, capsys):
-    assert run([command, "no.yaml", "--strategy", "spatiall"]) == 2
+    assert run([command, str(DEMO), "--strategy", "spatiall"]) == 2
     said = capsys.readouterr().err
     assert "Did you mean 'spatial'?" in said
     assert all(f"--strategy {name}" in " ".join(said.split()) for name in known)

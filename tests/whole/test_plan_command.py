@@ -264,3 +264,59 @@ def test_of_many_ranks_in_one_replica_the_plan_is_told_without_messages(config, 
     found = tree["strategies"][0]
     assert len(found["flops"]) == len(found["variable_bytes"]) == 4
     assert PlanFile.read(out).ranks == tree["plan"]["ranks"] == 4
+
+
+OWN = """
+from trainer.strategies import data_plan
+from trainer.strategies.base import Strategy
+
+class Silent(Strategy):
+    def build(self, plan, setup):
+        raise NotImplementedError
+
+class Mine(Silent):
+    def plan(self, model, optimizer, world_size):
+        train = self.config.train
+        return data_plan.plan(
+            model, world_size=world_size, global_batch=train.global_batch, accumulation=train.accumulation
+        )
+
+class Broken(Silent):
+    def plan(self, model, optimizer, world_size):
+        return model.no_such_thing
+"""
+
+
+def test_a_strategy_of_ones_own_has_a_row_by_what_its_plan_tells(config, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(timing, "ROUNDS", 1)
+    monkeypatch.setattr(timing, "CALL_S", 0.0)
+    monkeypatch.setenv("COLUMNS", "80")
+    file = tmp_path / "mine.py"
+    file.write_text(OWN)
+    line = [f"train.strategy={file}:Mine", "--ranks", "2", "--profile", str(profile_of_two(config, 3.0))]
+    capsys.readouterr()
+    tree = planned(capsys, config, *line)
+    own, ring = tree["strategies"][0], rows(tree)["data"]
+    assert own["strategy"] == "Mine" and tree["plan"] is None and own["flops"] == ring["flops"]
+    assert own["sent_bytes"] == pytest.approx(ring["sent_bytes"], rel=0.2)
+    assert [one["total"] for one in own["memory_bytes"]] == [one["total"] for one in ring["memory_bytes"]]
+    assert own["step_s"] == pytest.approx(ring["step_s"], rel=0.1)  # that of the slowest rank
+    assert planned(capsys, config, *line[:3])["strategies"][0]["step_s"] is None
+    assert app.run(["plan", str(config), *line]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert max(map(len, shown[:-1])) <= 80 and any(one.startswith("Mine  ") for one in shown)
+    # Beside another one it is a row like others, and has no plan to be written.
+    assert "Mine" in rows(planned(capsys, config, *line, "--strategy", "spatial"))
+    out = tmp_path / "plan.json"
+    assert app.run(["plan", str(config), *line, "--out", str(out)]) == 2
+    assert "--strategy data" in capsys.readouterr().err and not out.exists()
+
+
+@pytest.mark.parametrize(("name", "told"), [("Silent", "Plan.exchange"), ("Broken", "no_such_thing")])
+def test_a_strategy_of_ones_own_that_does_not_tell_it_is_refused(config, capsys, tmp_path, name, told):
+    file = tmp_path / "other.py"
+    file.write_text(OWN)
+    assert app.run(["plan", str(config), f"train.strategy={file}:{name}"]) == 2
+    assert told in capsys.readouterr().err
+    beside = planned(capsys, config, f"train.strategy={file}:{name}", "--strategy", "data")
+    assert told in rows(beside)[name]["refused"]

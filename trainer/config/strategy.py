@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag, TypeAdapter, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, TypeAdapter, model_validator
 
 from trainer.config.placed import FiltersConfig, HybridConfig, HypergraphConfig, SpatialConfig
 from trainer.config.section import MAY_CHANGE, Remedies, StrategySection, may_change
@@ -180,8 +181,16 @@ class ServerConfig(StrategySection):
             )
 
 
-# Strategies that `auto` chooses among: those that make the same update.
-Synchronous = Literal["data", "spatial", "filters", "hybrid", "hypergraph"]
+_DIVIDING = (RingConfig, ServerConfig, SpatialConfig, FiltersConfig, HybridConfig, HypergraphConfig)
+# Those that can be planned, which all make the same update: `auto` chooses among them.
+PLANNED = tuple(str(one.model_fields["name"].default) for one in _DIVIDING if one.is_planned)
+_OWN = r"^.+:[A-Za-z_]\w*$"
+
+
+def _can_be_chosen(name: str) -> str:
+    if name not in PLANNED and not re.fullmatch(_OWN, name):
+        raise ValueError(f"must be {', '.join(map(repr, PLANNED))}, or 'file.py:Class' of your own")
+    return name
 
 
 class AutoConfig(StrategySection):
@@ -190,8 +199,11 @@ class AutoConfig(StrategySection):
     divides_samples: ClassVar[bool] = False
     stands_for_another: ClassVar[bool] = True
     name: Literal["auto"] = may_change("auto", description="this strategy")
-    among: list[Synchronous] = may_change(
-        list(get_args(Synchronous)), min_length=1, description="the strategies that are tried"
+    among: list[Annotated[str, Field(max_length=1000), AfterValidator(_can_be_chosen)]] = may_change(
+        list(PLANNED),
+        min_length=1,
+        description="the strategies that are tried; beside those of the default 'file.py:Class' of your own, "
+        "with the defaults of its options",
     )
     profile: Path | None = may_change(
         None,
@@ -225,7 +237,7 @@ class OwnStrategyConfig(StrategySection):
     """`name: FILE.py:CLASS`. A strategy of your own: [how to write one](../how-to/own-strategy.md)."""
 
     name: str = Field(
-        pattern=r"^.+:[A-Za-z_]\w*$",
+        pattern=_OWN,
         max_length=1000,
         description="'file.py:Class' or 'module:Class': a subclass of trainer.strategies.base.Strategy",
         json_schema_extra=MAY_CHANGE,
@@ -238,20 +250,11 @@ class OwnStrategyConfig(StrategySection):
         return self.name.rpartition(":")[2]
 
 
-SECTIONS: tuple[type[StrategySection], ...] = (
-    RingConfig,
-    ServerConfig,
-    SpatialConfig,
-    FiltersConfig,
-    HybridConfig,
-    HypergraphConfig,
-    AutoConfig,
-)
+SECTIONS: tuple[type[StrategySection], ...] = (*_DIVIDING, AutoConfig)
 # Every strategy of ours, by the name that its section has.
 BY_NAME = {str(one.model_fields["name"].default): one for one in SECTIONS}
 NAMES = tuple(BY_NAME)
 DEFAULT = NAMES[0]
-PLANNED = tuple(name for name, one in BY_NAME.items() if one.is_planned)
 SIMULATED = tuple(name for name, one in BY_NAME.items() if one.is_simulated)
 DIVIDING = tuple(name for name, one in BY_NAME.items() if one.divides_network)
 
@@ -292,17 +295,20 @@ def section(value: dict[str, Any]) -> StrategySection:
     return _ANY.validate_python(value)
 
 
-def check(name: str | None, allowed: Sequence[str], done: str) -> None:
+def check(name: str | None, allowed: Sequence[str], done: str, own: StrategySection | None = None) -> None:
     """Refuse a strategy that a command cannot plan or simulate.
 
     Args:
         name: of a strategy; None: any.
         allowed: names of the strategies that it can.
         done: what it does with them, for the message: planned, simulated.
+        own: that of the configuration, which is allowed, too, where it is the user's own.
 
     Raises:
         ConfigError: the strategy is not allowed.
     """
+    if own is not None and own.name not in NAMES:
+        allowed = (*allowed, own.name)
     if name is not None and name not in allowed:
         close = difflib.get_close_matches(name, allowed, n=1)
         raise ConfigError(

@@ -69,6 +69,29 @@ class StrategyOutlook:
 
 
 @dataclass(frozen=True)
+class ToldOutlook:
+    """What an update costs under a strategy of a user's own, which tells what its ranks send, and not who
+    computes what: each is taken to compute the whole network, for its samples.
+
+    Attributes:
+        label: as in `StrategyOutlook`, as are `way`, `sent`, `flops` and `cost`.
+        memory: of each rank; where the strategy does not tell it, that of the network and its update.
+    """
+
+    label: str
+    way: str
+    sent: tuple[Sent, ...]
+    memory: tuple[Memory, ...]
+    flops: tuple[float, ...]
+    cost: Cost | None
+
+    @property
+    def imbalance(self) -> float:
+        """Of FLOPs."""
+        return costs.imbalance(self.flops)
+
+
+@dataclass(frozen=True)
 class Impossible:
     """Why a strategy cannot divide this network over these ranks; `label` as in `StrategyOutlook`."""
 
@@ -126,12 +149,17 @@ class Comparison:
     accumulation: int
     parameters: int
     slots: int
-    chosen: StrategyOutlook | Unlisted
-    others: tuple[StrategyOutlook | Impossible, ...]
+    chosen: StrategyOutlook | ToldOutlook | Unlisted
+    others: tuple[StrategyOutlook | ToldOutlook | Impossible, ...]
+
+    @property
+    def file(self) -> PlanFile | None:
+        """Who computes what under the one that is chosen; None where it does not tell."""
+        return None if isinstance(self.chosen, ToldOutlook) else self.chosen.file
 
 
 def tree(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison for JSON; `plan` is the content of the file of the one that is chosen."""
+    """Return a comparison for JSON; `plan` is the content of the file of the one that is chosen, or null."""
     fields: dict[str, Any] = {
         field.name: getattr(comparison, field.name)
         for field in dataclasses.fields(comparison)
@@ -139,11 +167,11 @@ def tree(comparison: Comparison) -> dict[str, Any]:
     }
     fields["sample_shape"] = list(comparison.sample_shape)
     fields["strategies"] = [_row(one) for one in (comparison.chosen, *comparison.others)]
-    fields["plan"] = comparison.chosen.file.model_dump(mode="json")
+    fields["plan"] = comparison.file and comparison.file.model_dump(mode="json")
     return fields
 
 
-def _row(outlook: StrategyOutlook | Unlisted | Impossible) -> dict[str, Any]:
+def _row(outlook: StrategyOutlook | ToldOutlook | Unlisted | Impossible) -> dict[str, Any]:
     if isinstance(outlook, Impossible):
         return {"strategy": outlook.label, "refused": outlook.reason}
     if isinstance(outlook, Unlisted):
@@ -156,7 +184,7 @@ def _row(outlook: StrategyOutlook | Unlisted | Impossible) -> dict[str, Any]:
             "variable_bytes": list(outlook.held),
             "decided": {**dataclasses.asdict(outlook.decided), "file": None},
         }
-    return {
+    row: dict[str, Any] = {
         "strategy": outlook.label,
         "refused": None,
         "way": outlook.way,
@@ -167,11 +195,15 @@ def _row(outlook: StrategyOutlook | Unlisted | Impossible) -> dict[str, Any]:
         "messages": [rank.messages for rank in outlook.sent],
         "imbalance": outlook.imbalance,
         "flops": list(outlook.flops),
+        "memory_bytes": [{**dataclasses.asdict(rank), "total": rank.total} for rank in outlook.memory],
+    }
+    if isinstance(outlook, ToldOutlook):
+        return row
+    return row | {
         "parameters_held": list(outlook.held),
         "parameters_owned": list(outlook.owned),
         "planners": [dataclasses.asdict(each) for each in outlook.planners],
         "decided": outlook.decided and {**dataclasses.asdict(outlook.decided), "file": None},
-        "memory_bytes": [{**dataclasses.asdict(rank), "total": rank.total} for rank in outlook.memory],
     }
 
 

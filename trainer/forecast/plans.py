@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from dataclasses import dataclass, field
@@ -10,15 +11,24 @@ from typing import cast
 import keras
 
 from trainer.config import RunConfig, StrategySection, micro_batch
-from trainer.config.strategy import PLANNED, SECTIONS, check
-from trainer.errors import InputError
+from trainer.config.strategy import NAMES, PLANNED, check
+from trainer.errors import ConfigError, InputError
 from trainer.forecast import outlooks
-from trainer.forecast.outlooks import Comparison, Impossible, Rounds, StrategyOutlook, Unlisted
+from trainer.forecast.outlooks import (
+    Comparison,
+    Impossible,
+    Rounds,
+    StrategyOutlook,
+    ToldOutlook,
+    Unlisted,
+)
+from trainer.models import own as own_code
+from trainer.planning import choice
+from trainer.planning.exchange import ExchangePart
 from trainer.planning.hypergraph import planning
 from trainer.planning.hypergraph.replicas import MOST_RANKS
 from trainer.planning.placement import costs, ways
 from trainer.planning.placement.costs import Cost, Sent
-from trainer.planning.placement.layouts import replicated
 from trainer.planning.placement.listing import task_lists
 from trainer.planning.placement.memory import memory
 from trainer.planning.placement.operations import OperationGraph
@@ -26,6 +36,10 @@ from trainer.planning.placement.plan_file import PlanFile
 from trainer.planning.placement.tasks import Compute, Differentiate, Receive, Send, TaskLists
 from trainer.planning.placement.units import Placement, place
 from trainer.planning.profile import Profile
+from trainer.planning.simulation import stepping
+from trainer.planning.simulation.collectives import WholeUpdate
+from trainer.planning.simulation.fabric import PairLinks
+from trainer.planning.simulation.stepping import StepSeconds
 from trainer.runs import preparation
 from trainer.strategies import optimizers, registry, slots
 from trainer.strategies.placed import reading
@@ -94,8 +108,8 @@ def compare(
     Args:
         config: of the run; the shapes of inputs are those of its shard set.
         ranks: that would train; none is needed.
-        strategy: of `PLANNED`, that is asked for; default: that of the configuration, with its keys; of one
-            that stands for another the first.
+        strategy: of `PLANNED`, or the user's own of the configuration, that is asked for; default: that of
+            the configuration, with its keys; of one that stands for another the first.
         profile: of the same network; without it no seconds are predicted.
         show: is told how many of how many steps of dividing a hypergraph are done, which may take minutes.
 
@@ -105,14 +119,17 @@ def compare(
     """
     own = config.train.strategy
     name = strategy or (PLANNED[0] if own.stands_for_another else own.name)
-    check(name, PLANNED, "planned")
+    check(name, PLANNED, "planned", own)
     preparation.set_numerics(config)
     data = preparation.open_data(config)
     model = preparation.build_model(config, data, synchronised=False)
     request = dataclasses.replace(DivisionRequest.of(config, model, ranks, profile), show=show)
-    among = sections(request.network, ranks, request.samples, profile)
+    among = choice.compared(request.network, ranks, request.samples, profile)
     first = own if own.name == name else next(one for one in among if one.name == name)
+    others: list[StrategyOutlook | ToldOutlook | Impossible]
     others = [tried(request, one) for one in among if one.label != first.label]
+    if own.name not in NAMES and own is not first:
+        others.append(_own_tried(request, own))
     return Comparison(
         network=config.model.name,
         sample_shape=data.sample_shape,
@@ -127,8 +144,10 @@ def compare(
     )
 
 
-def _chosen(request: DivisionRequest, section: StrategySection) -> StrategyOutlook | Unlisted:
+def _chosen(request: DivisionRequest, section: StrategySection) -> StrategyOutlook | ToldOutlook | Unlisted:
     """Return what is requested, perhaps of more ranks than messages are listed of."""
+    if section.name not in NAMES:
+        return told(request, section)
     is_one = getattr(section, "replicas", None) == 1 and getattr(section, "plan", None) is None
     if request.ranks <= MOST_RANKS or not is_one or not section.plans_many:
         return outlook(request, section)
@@ -221,16 +240,66 @@ def _of_replicas(request: DivisionRequest, section: StrategySection) -> Strategy
     )
 
 
+def _own_tried(request: DivisionRequest, section: StrategySection) -> ToldOutlook | Impossible:
+    try:
+        return told(request, section)
+    except InputError as error:
+        return Impossible(section.label, error.message)
+
+
+def told(request: DivisionRequest, section: StrategySection) -> ToldOutlook:
+    """Ask a strategy of the user's own what an update costs; arguments as of `outlook`.
+
+    Raises:
+        ConfigError: its code raises an error, whose place is named, or it does not say what an update moves.
+    """
+    train, ranks, profile = request.config.train, request.ranks, request.profile
+    with own_code.errors_with_place(section.name, what="strategy", error=ConfigError):
+        strategy = registry.of(request.under(section))
+        plan = strategy.plan(request.model, optimizers.build(train, 1), ranks)
+        moves, memory_of_plan = plan.exchange(), plan.memory()
+        if moves is None:
+            raise ConfigError("Its plan does not say what an update moves: Plan.exchange().")
+        cost = None
+        if profile is not None:
+            update = strategy.on_links(request.model, PairLinks(profile), ranks)
+            step = _step(update, profile, request)
+            cost = Cost(step.step_s, (step.busy_s,) * ranks, (step.waiting_s,) * ranks)
+    messages = collections.Counter(
+        flow.source for flows in moves.rounds for flow in flows if flow.source != flow.target
+    )
+    network = reading.read(request.model, plan.micro_batch)
+    if memory_of_plan is None:
+        alone = place(network, ways.alone(network))
+        of_each = memory(alone, task_lists(alone), 1, slots=request.slots, whole_update=True)
+        memory_of_plan = of_each * ranks
+    return ToldOutlook(
+        label=section.label,
+        way=f"{plan.micro_batch} sample(s) of each micro-batch on every rank, as {section.name} plans it",
+        sent=tuple(Sent(round(one.sent), messages[rank]) for rank, one in enumerate(moves.payload)),
+        memory=memory_of_plan,
+        flops=(float(train.accumulation * sum(one.flops for one in network.operations)),) * ranks,
+        cost=cost,
+    )
+
+
+def _step(update: WholeUpdate, profile: Profile, request: DivisionRequest) -> StepSeconds:
+    """The step of ranks that each compute the whole network, as long as the slowest does."""
+    train = request.config.train
+    work = stepping.slowest(profile, update.micro_batch, train.accumulation)
+    count, size = len(update.parts), math.fsum(update.parts)
+    parts = [ExchangePart(number / count, part / size) for number, part in enumerate(update.parts, start=1)]
+    sums = sum(one.kind.endswith("_moments") for one in request.network.operations)
+    rounds_s = 2 * sums * train.accumulation * update.sum_s * train.sync_batch_norm
+    return stepping.whole_network(work, update.exchanged, parts, request.ranks, 0.0, rounds_s=rounds_s)
+
+
 def _of_data(request: DivisionRequest) -> StrategyOutlook:
     """Data parallelism as a placement: samples are cut, every rank holds and updates all."""
     train, ranks = request.config.train, request.ranks
     each = micro_batch(train.global_batch, world_size=ranks, accumulation=train.accumulation)
 
-    def alone(network: OperationGraph) -> ways.Layouts:
-        shapes = {one.name: ways.placed_shape(one) for one in network.operations if one.readings}
-        return {name: replicated(shape, [0]) for name, shape in shapes.items()}
-
-    placement = place(request.network, ways.replicas(request.network, ranks, 1, alone))
+    placement = place(request.network, ways.replicas(request.network, ranks, 1, ways.alone))
     dropped = () if train.sync_batch_norm else ("output", "gradient")
     lists = _without(task_lists(placement), dropped)
     # Gradients are summed once in an update, with its last micro-batch.
@@ -310,33 +379,3 @@ def _cost(
     step = math.fsum(times * one.step_s for one, times in parts)
     busy = tuple(math.fsum(times * one.busy_s[rank] for one, times in parts) for rank in range(ranks))
     return Cost(step, busy, tuple(step - one for one in busy))
-
-
-# The strategies that `cingulum plan` and `simulate` compare.
-
-
-def sections(
-    network: OperationGraph, ranks: int, samples: int, profile: Profile | None
-) -> list[StrategySection]:
-    """Return the sections of each strategy that can be planned.
-
-    Args:
-        network: that is divided.
-        ranks: that would train.
-        samples: of a micro-batch.
-        profile: of the network; None: devices are alike, and bytes count.
-    """
-    speeds = None if profile is None else _speeds(network, profile, ranks)
-    return [one for kind in SECTIONS for one in kind.compared(ranks, samples, speeds)]
-
-
-def _speeds(network: OperationGraph, profile: Profile, ranks: int) -> list[float]:
-    """The speed of each rank's convolutions, relative to the fastest, to three digits."""
-    names = [one.name for one in network.operations if one.kind in ("convolution", "transposed")]
-    took = [
-        sum(profile.forward_s(name, rank) + profile.backward_s(name, rank) for name in names)
-        for rank in range(ranks)
-    ]
-    if not names or min(took) <= 0:
-        return [1.0] * ranks
-    return [round(min(took) / one, 3) for one in took]

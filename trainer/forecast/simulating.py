@@ -17,6 +17,7 @@ from trainer.forecast.groups import PlayedGroup
 from trainer.forecast.outlooks import Impossible, StrategyOutlook
 from trainer.forecast.subject import ForecastSubject, Scenario
 from trainer.models import own as own_code
+from trainer.planning import choice
 from trainer.planning.profile import Profile
 from trainer.planning.simulation import stepping
 from trainer.planning.simulation.collectives import Direct, Exchanged, WholeUpdate
@@ -40,9 +41,7 @@ def simulate(scenario: Scenario, ranks: Sequence[int]) -> Simulation:
     Raises:
         InputError: the configuration, the data, the profile or the cluster cannot be used.
     """
-    own = scenario.config.train.strategy
-    others = () if own.stands_for_another or own.name in SIMULATED else (own.name,)
-    check(scenario.strategy, (*SIMULATED, *others), "simulated")
+    check(scenario.strategy, SIMULATED, "simulated", scenario.config.train.strategy)
     return Strategies(ForecastSubject(scenario)).all(ranks)
 
 
@@ -227,7 +226,7 @@ class Strategies:
         )
         outlooks = []
         each = size // replicas, request.samples // replicas
-        for section in plans.sections(request.network, *each, request.profile):
+        for section in choice.compared(request.network, *each, request.profile):
             if section.divides_network and self.asked.strategy in (None, section.name):
                 label = section.label
                 self.show(f"planning {label} on {size} rank(s), {samples} sample(s)")

@@ -16,7 +16,6 @@ from trainer.errors import ConfigError
 from trainer.forecast.forecasts import Forecast
 from trainer.planning.exchange import ExchangePart
 from trainer.planning.placement import costs, ways
-from trainer.planning.placement.layouts import replicated
 from trainer.planning.placement.listing import task_lists
 from trainer.planning.placement.memory import memory
 from trainer.planning.placement.operations import OperationGraph
@@ -204,8 +203,7 @@ class ForecastSubject:
     def memory(self, each: int, slots: int) -> int:
         """Return the bytes that a rank needs which holds the whole network."""
         network = self.network(each)
-        shapes = {one.name: ways.placed_shape(one) for one in network.operations if one.readings}
-        placement = place(network, {name: replicated(shape, [0]) for name, shape in shapes.items()})
+        placement = place(network, ways.alone(network))
         return memory(placement, task_lists(placement), 1, slots=slots, whole_update=True)[0].total
 
     def forecast(

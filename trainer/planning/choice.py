@@ -1,4 +1,4 @@
-"""What `train.strategy=auto` tries, which strategy it has chosen, and why; plan.json keeps it. Pure."""
+"""Which strategies are tried and compared, which one `train.strategy=auto` has chosen, and why. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from trainer.config import AutoConfig, StrategySection, strategy
 from trainer.config.strategy import BY_NAME
+from trainer.planning.placement.operations import OperationGraph
+from trainer.planning.placement.ways import CONVOLUTIONS
+from trainer.planning.profile import Profile
 
 # A measured step must be so much slower than what another strategy promises.
 WORTH = 1.1
@@ -150,7 +153,8 @@ def _promise(one: Candidate) -> str:
 def sections(
     asked: AutoConfig, ranks: int, samples: int, *, normalised: bool, speeds: Sequence[float]
 ) -> list[StrategySection]:
-    """Return the sections to try, those of few replicas last: see `StrategySection.tried`.
+    """Return the sections to try, the user's own first, then those of few replicas last: see
+    `StrategySection.tried`.
 
     Args:
         asked: which strategies.
@@ -160,7 +164,8 @@ def sections(
         speeds: of each rank, relative to the fastest.
     """
     kinds = [one for name, one in BY_NAME.items() if name in asked.among]
-    return [
+    own = [strategy.section({"name": name}) for name in dict.fromkeys(asked.among) if name not in BY_NAME]
+    return own + [
         section
         for replicas in range(ranks, 0, -1)
         if not (ranks % replicas or samples % replicas)
@@ -171,9 +176,36 @@ def sections(
     ]
 
 
+def compared(
+    network: OperationGraph, ranks: int, samples: int, profile: Profile | None
+) -> list[StrategySection]:
+    """Return the sections of each strategy that `plan` and `simulate` compare.
+
+    Args:
+        network: that is divided.
+        ranks: that would train.
+        samples: of a micro-batch.
+        profile: of the network; None: devices are alike, and bytes count.
+    """
+    speeds = None if profile is None else _convolving(network, profile, ranks)
+    return [one for kind in BY_NAME.values() for one in kind.compared(ranks, samples, speeds)]
+
+
+def _convolving(network: OperationGraph, profile: Profile, ranks: int) -> list[float]:
+    """The speed of each rank's convolutions, relative to the fastest, to three digits."""
+    names = [one.name for one in network.operations if one.kind in CONVOLUTIONS]
+    took = [
+        sum(profile.forward_s(name, rank) + profile.backward_s(name, rank) for name in names)
+        for rank in range(ranks)
+    ]
+    if not names or min(took) <= 0:
+        return [1.0] * ranks
+    return [round(min(took) / one, 3) for one in took]
+
+
 def label(section: StrategySection) -> str:
     """Return what tells one candidate from another, for people."""
-    words = [section.name]
+    words = [section.label if section.name not in BY_NAME else section.name]
     for key, what in (("replicas", "replicas"), ("micro_batches", "micro-batches")):
         if getattr(section, key, 1) > 1:
             words.append(f"{getattr(section, key)} {what}")

@@ -27,6 +27,7 @@ from trainer.run_folder.run_record import PassesOfRun, Resumption, RunRecord, Up
 from trainer.runs.preparation import Data
 from trainer.runs.session import Session
 from trainer.strategies import compiled_passes, compiled_update
+from trainer.strategies.base import Strategy
 from trainer.telemetry import json_lines, prediction
 
 
@@ -105,13 +106,17 @@ def check_folder(folder: RunFolder, config: RunConfig, resume: bool, *, leased: 
 
 def recorded(
     config: RunConfig,
+    strategy: Strategy,
     data: Data,
     model: keras.Model,
     world: World,
     devices: list[dict[str, Any]],
     command: list[str],
 ) -> RunRecord:
-    """Return the run record, without identity and times; `devices` of every rank, as `machine.devices`."""
+    """Return the run record, without identity and times; `devices` of every rank, as `machine.devices`.
+
+    `strategy` trains, perhaps chosen by `train.strategy=auto`.
+    """
     return RunRecord.model_validate(
         {
             **machine.described(),
@@ -130,7 +135,7 @@ def recorded(
             "split": {name: list(data.rows(name)) for name in ("train", "validation", "test")},
             "task": data.task.to_json(),
             "code": own_code.recorded(config.model.name),
-            "strategy_code": own_code.recorded(config.train.strategy.name),
+            "strategy_code": own_code.recorded(strategy.name),
             "classes": list(data.task.classes),
             "covariates": data.covariates.to_json() if data.covariates else None,
             "volume": list(data.shards.shape),

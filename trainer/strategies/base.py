@@ -25,8 +25,8 @@ from trainer.errors import ConfigError
 from trainer.planning.communication import repeated
 from trainer.planning.exchange import Exchange
 from trainer.planning.placement.memory import Memory
-from trainer.planning.simulation.collectives import MOST_FLOWS, WholeUpdate, all_reduce, cost
-from trainer.planning.simulation.fabric import ClusterFabric
+from trainer.planning.simulation.collectives import MOST_FLOWS, WholeUpdate, cost, ring
+from trainer.planning.simulation.fabric import ClusterFabric, Fabric
 from trainer.ranks.members import Members
 from trainer.strategies.learner import Learner, Setup
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from trainer.planning.profile import Profile
-    from trainer.planning.simulation.fabric import Fabric
     from trainer.ranks.world import World
     from trainer.tasks.base import PerSample
 
@@ -302,7 +301,7 @@ class Strategy(ABC):
         return self.config.train.strategy.labels
 
     def on_cluster(self, label: str, model: keras.Model, fabric: ClusterFabric) -> WholeUpdate:
-        """Return what an update takes on a cluster; pure. Default: what its plan moves.
+        """Return what an update takes on a cluster; pure. Default: what `on_links` says.
 
         Args:
             label: of `rows`.
@@ -312,9 +311,22 @@ class Strategy(ABC):
         Raises:
             ConfigError: it cannot be divided over them, or has more than `MOST_FLOWS` messages.
         """
+        return self.on_links(model, fabric, fabric.ranks)
+
+    def on_links(self, model: keras.Model, fabric: Fabric, ranks: int) -> WholeUpdate:
+        """Return what an update takes over links; pure. Default: what its plan moves.
+
+        Args:
+            model: the network, built.
+            fabric: links between the ranks.
+            ranks: that train.
+
+        Raises:
+            ConfigError: it cannot be divided over them, or has more than `MOST_FLOWS` messages.
+        """
         from trainer.strategies import optimizers
 
-        plan = self.plan(model, optimizers.build(self.config.train, 1), fabric.ranks)
+        plan = self.plan(model, optimizers.build(self.config.train, 1), ranks)
         moves, memory = plan.exchange(), plan.memory()
         if moves is None:
             raise ConfigError("Its plan does not say what an update moves: Plan.exchange().")
@@ -322,11 +334,11 @@ class Strategy(ABC):
             raise ConfigError(f"More than {MOST_FLOWS:,} messages are too many to be simulated.")
         return WholeUpdate(
             f"{plan.micro_batch} sample(s) of each micro-batch on every rank; {self.name}",
-            workers=fabric.ranks,
+            workers=ranks,
             micro_batch=plan.micro_batch,
             exchanged=cost(repeated(moves.rounds), fabric),
             parts=[1.0] * moves.parts,
-            sum_s=all_reduce("ring", fabric).latency_s,
+            sum_s=ring(fabric, ranks).latency_s,
             memory_bytes=None if memory is None else max(one.total for one in memory),
         )
 

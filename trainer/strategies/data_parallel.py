@@ -13,7 +13,6 @@ from trainer.planning.exchange import equal
 from trainer.planning.simulation import collectives, stepping
 from trainer.planning.simulation.collectives import Way, WholeUpdate, all_reduce
 from trainer.planning.simulation.fabric import ClusterFabric, Fabric
-from trainer.planning.simulation.stepping import Work
 from trainer.ranks import launch
 from trainer.strategies.base import Plan, Strategy, sizes_of
 from trainer.strategies.learner import Learner, Setup
@@ -90,17 +89,7 @@ class DataParallel(Strategy):
         """Return the seconds of an update, with as many buckets of one size as there are."""
         train, ring, times = self.config.train, self.ring, self.config.train.accumulation
         samples = micro_batch(train.global_batch, world_size=ranks, accumulation=times)
-        names = [one.name for one in profile.operations]
-        tasks = sum(bool(one.measured) for one in profile.operations)
-
-        def work(rank: int) -> Work:
-            besides = tasks * profile.each_s(rank)
-            forward = besides + math.fsum(profile.forward_s(name, rank, samples) for name in names)
-            backward = besides + math.fsum(profile.backward_s(name, rank, samples) for name in names)
-            # Only the last backward pass hides anything.
-            return Work(times * forward + (times - 1) * backward, backward, max(profile.update.seconds))
-
-        slowest = max(map(work, range(profile.ranks)), key=lambda one: one.seconds)
+        work = stepping.slowest(profile, samples, times)
         of_operations = [one.parameter_bytes for one in profile.operations if one.parameter_bytes]
         size = sum(of_operations)
         count = {
@@ -115,7 +104,7 @@ class DataParallel(Strategy):
         sums = sum(one.kind == "batch_moments" for one in profile.operations) if train.sync_batch_norm else 0
         statistics_s = 2 * sums * times * one_byte.latency_s
         exchanged = one_byte.of(wire * size, len(parts))
-        return stepping.whole_network(slowest, exchanged, parts, ranks, 0.0, rounds_s=statistics_s).step_s
+        return stepping.whole_network(work, exchanged, parts, ranks, 0.0, rounds_s=statistics_s).step_s
 
     def check(self, world: World) -> None:
         """Check that MPI took the algorithm."""

@@ -23,7 +23,6 @@ from trainer.planning.hypergraph.search import Objective
 from trainer.planning.hypergraph.traffic import Traffic
 from trainer.planning.hypergraph.wanted import PartitionGoal
 from trainer.planning.placement import staging, ways
-from trainer.planning.placement.layouts import replicated
 from trainer.planning.placement.listing import Pipeline
 from trainer.planning.placement.operations import OperationGraph
 from trainer.planning.placement.ways import Layouts, placed_shape
@@ -207,7 +206,7 @@ def uniform(network: OperationGraph, ranks: int, speeds: Sequence[float]) -> dic
     """
     shares = dict(enumerate(speeds))
     tried = {
-        "data": lambda: ways.replicas(network, ranks, 1, _alone),
+        "data": lambda: ways.replicas(network, ranks, 1, ways.alone),
         "spatial": lambda: ways.spatial(
             network, (ranks, 1, 1)[: _space(network)], range(ranks), samples=network.operations[-1].shape[0]
         ),
@@ -225,10 +224,6 @@ def uniform(network: OperationGraph, ranks: int, speeds: Sequence[float]) -> dic
 
 def _space(network: OperationGraph) -> int:
     return max(1, len(network.inputs[0].shape) - 2)
-
-
-def _alone(network: OperationGraph) -> Layouts:
-    return {one.name: replicated(placed_shape(one), [0]) for one in network.operations if one.readings}
 
 
 def _layers(network: OperationGraph, ranks: int) -> Layouts:

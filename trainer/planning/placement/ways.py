@@ -215,6 +215,11 @@ def resampled(layouts: Layouts, network: OperationGraph) -> Layouts:
     return scaled
 
 
+def alone(network: OperationGraph) -> Layouts:
+    """Return that rank 0 computes all."""
+    return {one.name: replicated(placed_shape(one), [0]) for one in network.operations if one.readings}
+
+
 def placed_shape(operation: Operation) -> tuple[int, ...]:
     """Return the shape that a layout divides: of an operation that sums, that of its input."""
     return operation.readings[0].shape if operation.sums else operation.shape

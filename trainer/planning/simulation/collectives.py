@@ -129,10 +129,17 @@ def all_reduce(way: Way, fabric: ClusterFabric) -> Exchanged:
     if way == "by-host":
         return cost(_by_host(fabric), fabric)
     if way in ("ring", "segmented-ring"):
-        # Not as a tuple of 2(n-1) rounds: at 100,000 ranks that alone is long.
-        flows = tuple(Flow(rank, (rank + 1) % ranks, 1 / ranks) for rank in range(ranks))
-        return cost([(flows, 2 * (ranks - 1))], fabric)
+        return ring(fabric, ranks)
     return cost(communication.repeated(communication.reduction(way, 1.0, ranks)), fabric)
+
+
+def ring(fabric: Fabric, ranks: int) -> Exchanged:
+    """Return what an all-reduce of 1 byte costs that goes round a ring of these ranks."""
+    if ranks == 1:
+        return Exchanged(0.0, 0.0, 0.0, 0.0)
+    # Not as a tuple of 2(n-1) rounds: at 100,000 ranks that alone is long.
+    flows = tuple(Flow(rank, (rank + 1) % ranks, 1 / ranks) for rank in range(ranks))
+    return cost([(flows, 2 * (ranks - 1))], fabric)
 
 
 class Direct:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainer.planning import exchange
 from trainer.planning.exchange import ExchangePart
+from trainer.planning.profile import Profile
 from trainer.planning.simulation import epoch
 from trainer.planning.simulation.collectives import Exchanged
 
@@ -23,6 +25,27 @@ class Work:
     def seconds(self) -> float:
         """All of it."""
         return self.forward_s + self.backward_s + self.update_s
+
+
+def slowest(profile: Profile, samples: int, accumulation: int) -> Work:
+    """Return what the slowest device of a profile computes in an update with the whole network.
+
+    Args:
+        profile: of the network.
+        samples: that it takes of each micro-batch.
+        accumulation: micro-batches of the update, of which the last backward pass alone hides messages.
+    """
+    names = [one.name for one in profile.operations]
+    tasks = sum(bool(one.measured) for one in profile.operations)
+
+    def work(rank: int) -> Work:
+        besides = tasks * profile.each_s(rank)
+        forward = besides + math.fsum(profile.forward_s(name, rank, samples) for name in names)
+        backward = besides + math.fsum(profile.backward_s(name, rank, samples) for name in names)
+        before = accumulation * forward + (accumulation - 1) * backward
+        return Work(before, backward, max(profile.update.seconds))
+
+    return max(map(work, range(profile.ranks)), key=lambda one: one.seconds)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ import tensorflow as tf
 
 from trainer.planning.placement import ways
 from trainer.planning.placement.boxes import whole
-from trainer.planning.placement.layouts import replicated
 from trainer.planning.placement.listing import task_lists
 from trainer.planning.placement.tasks import Compute, Differentiate
 from trainer.planning.placement.units import place
@@ -103,8 +102,7 @@ class _Passes:
 
     def __init__(self, model: keras.Model) -> None:
         network = read(model, 1)
-        shapes = {one.name: ways.placed_shape(one) for one in network.operations if one.readings}
-        self._placement = place(network, {name: replicated(shape, [0]) for name, shape in shapes.items()})
+        self._placement = place(network, ways.alone(network))
         self._lists = task_lists(self._placement)
         self.tasks = sum(isinstance(one, Compute | Differentiate) for one in self._lists[0])
         self._layers = {layer.name: layer for layer in model.layers}
