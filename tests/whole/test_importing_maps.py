@@ -158,7 +158,7 @@ def test_with_maps_one_class_will_do_but_classes_asked_for_still_count(tmp_path)
     add_dseg(root, 3)
     assert run(request(root, tmp_path / "set", maps="dseg")).classes == {"NC": 3}
     with fails_with(CohortError):
-        run(request(root, tmp_path / "other", maps="dseg", classes=("AD", "NC")))
+        run(request(root, tmp_path / "other", maps="dseg", classes="AD,NC"))
 
 
 @pytest.mark.parametrize(
@@ -391,7 +391,7 @@ def test_the_sheet_shows_borders_of_maps_and_a_row_for_each_contrast(cohort, tmp
     for number in range(5):
         add_t2(cohort, number)
     run(request(cohort, tmp_path / "plain"))
-    run(request(cohort, tmp_path / "set", maps="dseg", contrasts=("T1w", "T2w")))
+    run(request(cohort, tmp_path / "set", maps="dseg", contrasts="T1w,T2w"))
     assert verify(tmp_path / "set") == []
     plain, both = (_first_picture(tmp_path / name) for name in ("plain", "set"))
     assert (plain.mode, plain.size) == ("L", (336, 112))
