@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cingulum.cli import usage
-from cingulum.cli.groups import COMMANDS, CommandGroups
+from cingulum.cli.groups import CommandGroups
 from trainer import quiet, telling
 from trainer.errors import CingulumError, Stopped, of_files
 from trainer.ranks import failure_file
@@ -56,12 +56,6 @@ def _of_all_commands(
     pass
 
 
-for _name, _command in COMMANDS.items():
-    if isinstance(_command, typer.Typer):
-        app.add_typer(_command, name=_name)
-    else:
-        app.command(_name)(_command)
-
 # What to do after Ctrl-C, where there is something to lose.
 GOING_ON = {
     "phantom": "; the same command goes on where it stopped",
@@ -86,7 +80,7 @@ def main() -> None:
 
 @functools.cache
 def command_line() -> Any:
-    """Return what parses command lines: typer looks through every function for it, a tenth of a second."""
+    """Return what parses command lines; its commands are built when they are asked for."""
     return typer.main.get_command(app)
 
 

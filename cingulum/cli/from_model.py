@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import typing
 from collections.abc import Callable, Iterator
@@ -16,14 +17,15 @@ from pydantic.fields import FieldInfo
 from trainer.errors import InputError
 
 
-def options_of_models(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take the fields of a model as options, in place of its parameter of the model's type.
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that `options.options_of` has marked, with the options of its models.
 
     Of the fields' metadata `option` and `metavar` count, where something has these attributes. A field
     without a description is no option.
     """
-    hints = typing.get_type_hints(command, include_extras=True)
-    models = {name: kind for name, kind in hints.items() if _is_model(kind)}
+    models = {name: _model(place) for name, place in command.models.items()}  # type: ignore[attr-defined]
+    known = {model.__name__: model for model in models.values()}
+    hints = typing.get_type_hints(command, localns=known, include_extras=True)
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
         if name in models:
@@ -55,8 +57,10 @@ def words_of(options: BaseModel) -> list[str]:
     return words
 
 
-def _is_model(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
+def _model(place: str) -> type[BaseModel]:
+    module, _, name = place.partition(":")
+    model: type[BaseModel] = getattr(importlib.import_module(module), name)
+    return model
 
 
 def _fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:

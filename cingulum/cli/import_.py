@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cingulum.cli.from_model import options_of_models
-from trainer.data.importing.import_options import ImportOptions
+from cingulum.cli.options import options_of
 from trainer.data.sources.file_names import first_three
 from trainer.errors import CohortError, Stopped
 
 if TYPE_CHECKING:
     from trainer.data.images.findings import Finding
+    from trainer.data.importing.import_options import ImportOptions
     from trainer.data.importing.import_request import ImportRequest, ImportResult
 
 _COLOURS = {"bad": "red", "warning": "yellow", "note": ""}
 
 
-@options_of_models
+@options_of(options="trainer.data.importing.import_options:ImportOptions")
 def import_images(
     source: Annotated[
         Path,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
     from trainer.planning.kept_files import KeptFile
+
+
+Command = TypeVar("Command", bound=Callable[..., None])
 
 
 class SplitName(str, Enum):
@@ -55,6 +59,20 @@ Data = Annotated[
 ]
 Measured = Annotated[bool, typer.Option("--dry-run", help="Print what would be measured; measure nothing.")]
 Figures = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
+
+
+def options_of(**models: str) -> Callable[[Command], Command]:
+    """Let a command take the fields of models as options, in place of its parameters of these names.
+
+    Args:
+        models: 'module:Class' of each, which is imported when the command is built (from_model.py).
+    """
+
+    def mark(command: Command) -> Command:
+        command.models = models  # type: ignore[attr-defined]
+        return command
+
+    return mark
 
 
 # `--out` of commands that write a file which people keep and edit.

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cingulum.cli.from_model import options_of_models, words_of
-from cingulum.service.serve_options import ServeOptions
+from cingulum.cli.options import options_of
 
 if TYPE_CHECKING:
+    from cingulum.service.serve_options import ServeOptions
     from cingulum.service.tokens import TokenFile
     from jobs.store.store import Store
 
 
-@options_of_models
+@options_of(options="cingulum.service.serve_options:ServeOptions")
 def serve(
     context: typer.Context,
     options: ServeOptions,
@@ -120,6 +120,7 @@ def _install(options: ServeOptions, host: str, *, as_json: bool) -> None:
     import os
     import sys
 
+    from cingulum.cli.from_model import words_of
     from cingulum.cli.serving import say
     from cingulum.service import unit
     from trainer.errors import InputError

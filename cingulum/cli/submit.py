@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cingulum.cli.from_model import options_of_models
-from cingulum.cli.options import Config, Overrides
-from jobs.submission_options import SubmissionOptions
+from cingulum.cli.options import Config, Overrides, options_of
 
 if TYPE_CHECKING:
     from cingulum.cli.predicted_time import Predicted
     from jobs.job import Job
     from jobs.requests.submitting import Preview
+    from jobs.submission_options import SubmissionOptions
 
 
-@options_of_models
+@options_of(options="jobs.submission_options:SubmissionOptions")
 def submit(
     context: typer.Context,
     config: Config,

@@ -10,7 +10,8 @@ import typer
 from pydantic import BaseModel, Field
 from wording import fails_with
 
-from cingulum.cli.from_model import options_of_models
+from cingulum.cli.from_model import with_options
+from cingulum.cli.options import options_of
 from trainer.errors import InputError
 
 
@@ -32,7 +33,7 @@ class Baking(BaseModel):
 BAKED: list[tuple[Baking, str]] = []
 
 
-@options_of_models
+@options_of(baking=f"{__name__}:Baking")
 def bake(name: Annotated[str, typer.Argument()], baking: Baking, quiet: bool = False) -> None:
     """Bake."""
     BAKED.append((baking, name))
@@ -42,7 +43,7 @@ def bake(name: Annotated[str, typer.Argument()], baking: Baking, quiet: bool = F
 def command():
     BAKED.clear()
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command()(bake)
+    app.command()(with_options(bake))
     return typer.main.get_command(app)
 
 

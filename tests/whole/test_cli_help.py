@@ -24,6 +24,10 @@ def loaded(arguments: list[str]) -> list[str]:
     return done.stdout.splitlines()[-1].split()
 
 
-@pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
+def test_the_list_of_commands_does_not_even_load_pydantic():
+    assert not {"pydantic", *HEAVY} & set(loaded(["--help"]))
+
+
+@pytest.mark.parametrize("arguments", [[name, "--help"] for name in COMMANDS], ids=" ".join)
 def test_help_loads_nothing_heavy(arguments):
     assert not set(HEAVY) & set(loaded(arguments))

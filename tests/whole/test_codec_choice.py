@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from wording import fails_with
 
 from cingulum.cli.data import inspect_shards
+from cingulum.cli.from_model import with_options
 from cingulum.cli.import_ import import_images
 from trainer.data.images.preprocess import Recipe, prepare
 from trainer.data.importing import codec_choice
@@ -27,7 +28,7 @@ from trainer.data.shards.verify import verify
 from trainer.errors import CingulumError, CohortError, ShardError
 
 app = typer.Typer()
-app.command("import")(import_images)
+app.command("import")(with_options(import_images))
 
 
 def invoke(*arguments: object):

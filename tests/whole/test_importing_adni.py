@@ -12,11 +12,12 @@ import typer
 from typer.testing import CliRunner
 
 from cingulum.cli.data import phantom
+from cingulum.cli.from_model import with_options
 from cingulum.cli.import_ import import_images
 from trainer.data.shards.shards import ShardSet
 
 app = typer.Typer()
-app.command("import")(import_images)
+app.command("import")(with_options(import_images))
 app.command("phantom")(phantom)
 
 

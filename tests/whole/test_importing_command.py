@@ -23,12 +23,13 @@ from made_images import MIRRORED, affine, bids, head, image_of, nifti, written
 from typer.testing import CliRunner
 from wording import fails_with
 
+from cingulum.cli.from_model import with_options
 from cingulum.cli.import_ import import_images
 from trainer.data.shards.shards import ShardSet
 from trainer.errors import CingulumError, CohortError, ConfigError, ShardError
 
 app = typer.Typer()
-app.command("import")(import_images)
+app.command("import")(with_options(import_images))
 
 
 def invoke(*arguments: object, **options):
@@ -230,10 +231,6 @@ def test_an_impossible_option_is_named_and_nothing_written(tmp_path, options, ki
 
 _COMMAND = """
 import sys, time
-import cingulum.cli.groups
-from cingulum.cli.import_ import import_images
-cingulum.cli.groups.COMMANDS.setdefault("import", import_images)
-cingulum.cli.groups.COMMANDS.setdefault("nothing", lambda: None)
 import trainer.data.importing.import_work as import_work
 examine = import_work.examine
 def slow(task):
