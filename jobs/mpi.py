@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jobs.sites import Site
-from jobs.supervisor import launching
+from jobs.supervisor import mpirun_command
 from trainer.errors import LauncherError
 
 TIMEOUT_S = 20.0
@@ -69,7 +69,7 @@ def refuse_other(mpirun: str, output: str) -> None:
     Raises:
         LauncherError: it is one.
     """
-    whose = launching.whose(output)
+    whose = mpirun_command.whose(output)
     if whose is not None:
         raise LauncherError(
             f"{mpirun} belongs to {whose}. Horovod is built with Open MPI here: ranks that another MPI "

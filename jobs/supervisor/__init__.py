@@ -1,6 +1,5 @@
-"""Supervisor of one start of a job under Slurm, on the host of its batch script.
+"""What looks after a start of a job, whatever starts it: why it failed, what follows, its files and progress.
 
-`cingulum submit` copies these files into the job's folder, where the host's own python3 runs them, outside
-any container: the standard library alone, and no syntax newer than Python 3.6.
-docs/decisions/0044-supervisor.md has the reasons.
+Copied into the folders of jobs, where the host's own python3 runs it: the standard library alone, and no
+syntax newer than Python 3.6.
 """

@@ -4,7 +4,7 @@ the output of launchers. The supervisor on a host runs this, too: nothing newer 
 
 import re
 import signal
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import Any, Mapping, NamedTuple, Optional, Pattern, Sequence
 
 
 class Blame(NamedTuple):
@@ -29,6 +29,18 @@ class Blame(NamedTuple):
     def where(self) -> str:
         """`rank 2 @ n3`, `server 0 @ n4`, `n3`, or nothing."""
         return " @ ".join(part for part in (self.who, self.host) if part)
+
+
+class LauncherWording(NamedTuple):
+    """What another launcher than mpirun says of a failure; each has groups of these names.
+
+    Attributes:
+        lost: it has lost a `host`.
+        ended: `rank` has ended on `host`, and `why`.
+    """
+
+    lost: "Pattern[str]"
+    ended: "Pattern[str]"
 
 
 # Our own words come before mpirun's: a rank speaks before that notices (trainer/ranks/world.py, watchdog.py).
@@ -61,9 +73,6 @@ _NO_PROGRAM = re.compile(
     r"Node:\s+(?P<host>\S+)\s+Executable:\s+(?P<what>[^\n]+)",
     re.S,
 )
-# Slurm: src/srun, src/api/step_launch.c.
-_NODE_FAILURE = re.compile(r"^srun: error: Node failure on (?P<host>[^\s,]+)", re.M)
-_SRUN = re.compile(r"^srun: error: (?P<host>[^\s:]+): tasks? (?P<rank>[0-9,-]+): (?P<why>.+)", re.M)
 _TCP = re.compile(r"mca_btl_tcp.*?(?P<why>Connection (?:timed out|reset by peer|refused)|No route to host)")
 
 
@@ -74,6 +83,7 @@ def read(
     hosts: Sequence[str] = (),
     silent: Sequence[str] = (),
     left: Sequence[Mapping[str, Any]] = (),
+    wording: Optional[LauncherWording] = None,
 ) -> Blame:
     """Return the cause of this launch's failure.
 
@@ -83,6 +93,7 @@ def read(
         hosts: hosts that it ran on, as they were named to mpirun.
         silent: those of them that do not answer now.
         left: what ranks have left, the first one first (trainer/ranks/failure_file.py).
+        wording: of the launcher, where it is not mpirun.
     """
     if silent:
         named = ", ".join(silent)
@@ -90,7 +101,7 @@ def read(
     match = _LOST.search(text)
     if match:
         return Blame("the connection to it is lost", host=_as_named(match["host"], hosts), lost=True)
-    match = _NODE_FAILURE.search(text)
+    match = wording.lost.search(text) if wording else None
     if match:
         return Blame("the connection to it is lost", host=_as_named(match["host"], hosts), lost=True)
     ssh = (match for match in _NO_SSH.finditer(text) if not hosts or _as_named(match["host"], hosts) in hosts)
@@ -119,7 +130,7 @@ def read(
     match = _ALONE.search(text)
     if match:
         return Blame(match["why"])
-    match = _SRUN.search(text)
+    match = wording.ended.search(text) if wording else None
     if match:
         return Blame(match["why"], _who(match["rank"], text), _as_named(match["host"], hosts))
     if _NO_DAEMON.search(text):

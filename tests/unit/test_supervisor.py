@@ -7,8 +7,12 @@ import ast
 import pytest
 
 from jobs.schedulers.slurm import launcher
-from jobs.supervisor.decisions import JobRecord, JobStart, is_spent, judge, word_of_slurm
-from jobs.supervisor.slurm_calls import facts_of
+from jobs.schedulers.slurm.supervisor.job_start import JobRecord, JobStart, word_of_slurm
+from jobs.schedulers.slurm.supervisor.rank_command import SRUN
+from jobs.schedulers.slurm.supervisor.slurm_calls import facts_of
+from jobs.supervisor import blame
+from jobs.supervisor.blame import Blame
+from jobs.supervisor.decisions import is_spent, judge
 
 
 @pytest.mark.parametrize(
@@ -82,6 +86,16 @@ def test_a_preemption_before_this_start_is_none_of_it(at, preempted):
 @pytest.mark.parametrize("text", ["", "slurm_load_jobs error: Unable to contact", "JobId=7 JobState=RUNNING"])
 def test_what_is_no_answer_is_none(text):
     assert facts_of(text) is None
+
+
+def test_what_srun_says_of_a_failure_is_read_where_slurm_starts_ranks():
+    killed = "srun: error: n3: task 2: Killed\n"
+    assert blame.read(killed, 137, hosts=["n3.cluster"], wording=SRUN) == Blame(
+        "Killed", "rank 2", "n3.cluster"
+    )
+    lost = blame.read("srun: error: Node failure on n3\n", 1, wording=SRUN)
+    assert lost.lost and lost.host == "n3"
+    assert blame.read(killed, 137) == Blame("was killed by signal 9 (SIGKILL)")
 
 
 def test_every_file_on_a_host_is_for_python_3_6():

@@ -302,7 +302,8 @@ def test_a_controller_that_is_away_is_asked_again(bench, shows):
     facts = 'if [ "$1" = show ]; then echo "JobId=7 JobState=RUNNING Restarts=0 BatchHost=n1"; exit; fi\n'
     bench.program("scontrol", f"{facts if shows else ''}{note}; exit 1")
     program = (
-        "import sys; from jobs.supervisor import ending, main; ending.PAUSE_S = 0.01; main.main(sys.argv[1:])"
+        "import sys; from jobs.schedulers.slurm.supervisor import ending, main; ending.PAUSE_S = 0.01\n"
+        "main.main(sys.argv[1:])"
     )
     words = ["--label", "7", "--folder", str(bench.folder), "--requeues", "1", "--ranks-per-node", "1"]
     environment = {"PATH": f"{bench.programs}:{os.environ['PATH']}", "SLURMD_NODENAME": "n1"}

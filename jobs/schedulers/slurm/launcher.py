@@ -25,12 +25,15 @@ def supervisor_sources() -> dict[str, str]:
     So a job is looked after by what it was submitted with, whatever is installed meanwhile, and where the
     program itself lies in an image.
     """
-    package = resources.files("jobs")
-    texts = {"jobs/__init__.py": (package / "__init__.py").read_text(encoding="utf-8")}
-    for part in (package / "supervisor").iterdir():
-        if part.name.endswith(".py"):
-            texts[f"jobs/supervisor/{part.name}"] = part.read_text(encoding="utf-8")
-    texts["__main__.py"] = texts.pop("jobs/supervisor/__main__.py")
+    package, texts = resources.files("jobs"), {}
+    for folder in ("supervisor", "schedulers/slurm/supervisor"):
+        for part in (package / folder).iterdir():
+            if part.name.endswith(".py"):
+                texts[f"jobs/{folder}/{part.name}"] = part.read_text(encoding="utf-8")
+    for folder in ("", "schedulers/", "schedulers/slurm/"):
+        path = f"{folder}__init__.py"
+        texts[f"jobs/{path}"] = (package / path).read_text(encoding="utf-8")
+    texts["__main__.py"] = texts.pop("jobs/schedulers/slurm/supervisor/__main__.py")
     return {f"{SUPERVISOR}/{path}": text for path, text in sorted(texts.items())}
 
 

@@ -19,7 +19,7 @@ import jinja2
 from jobs import chains, containers, mpi
 from jobs.sites import Site
 from jobs.spec import GRACE_S, Arguments, JobSpec
-from jobs.supervisor import launching
+from jobs.supervisor import mpirun_command
 from trainer.errors import JobError
 
 _TOKEN = re.compile(r"[0-9a-f]{16}")
@@ -129,14 +129,14 @@ def _settings(spec: JobSpec, site: Site) -> list[tuple[str, str, str]]:
     ]
     if site.launcher == "mpirun":
         given = {one.name: one.value for one in variables} | site.environment | spec.environment
-        keepalive = {f"OMPI_MCA_{name}": value for name, value in launching.KEEPALIVE.items()}
+        keepalive = {f"OMPI_MCA_{name}": value for name, value in mpirun_command.KEEPALIVE.items()}
         why = Safe("What mpirun of Open MPI 4 passes to its daemons, under the names of Open MPI 5.")
         settings += [(Safe(n), value, why) for n, value in mpi.for_prrte(keepalive | given).items()]
     return settings
 
 
 def _supervised(spec: JobSpec, site: Site, container: list[str], runs: Sequence[str]) -> list[str]:
-    """Return the options of jobs/supervisor/main.py that are the same for all tasks."""
+    """Return the options of supervisor/main.py that are the same for all tasks."""
     resources = spec.resources
     arguments = [f"--requeues={spec.requeues}", f"--ranks-per-node={resources.ranks_per_node}"]
     if spec.shrink:

@@ -6,15 +6,16 @@ known is in a file before Slurm is asked, for the next start, should this one no
 
 import signal
 import time
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Sequence
 
+from jobs.schedulers.slurm.supervisor import rank_command
+from jobs.schedulers.slurm.supervisor.job_start import JobRecord, JobStart, word_of_slurm
+from jobs.schedulers.slurm.supervisor.shrinking import Shrinking
+from jobs.schedulers.slurm.supervisor.slurm_calls import Question, SlurmCalls
 from jobs.supervisor import blame, decisions, launching
 from jobs.supervisor.blame import Blame
-from jobs.supervisor.decisions import JobRecord, JobStart
 from jobs.supervisor.progress import TaskProgress
 from jobs.supervisor.record import Record, left_by_ranks, say
-from jobs.supervisor.shrinking import Shrinking
-from jobs.supervisor.slurm_calls import Question, SlurmCalls
 
 # A controller that is being restarted answers later.
 TRIES, PAUSE_S = 10, 15.0
@@ -96,7 +97,7 @@ class Ending:
             if code != decisions.DONE:
                 say("to start it by hand: scontrol requeue " + self._slurm.label)
             return
-        verdict = decisions.judge(code, decisions.word_of_slurm(self.asked, preempted=facts.preempted))
+        verdict = decisions.judge(code, word_of_slurm(self.asked, preempted=facts.preempted))
         is_failure = verdict.kind in ("failed", "late")
         if not self._start.owns(facts) or (is_failure and facts.state != "RUNNING"):
             # Its TERM may come to us later than to the ranks.
@@ -204,8 +205,8 @@ class Ending:
         elif code in _NO_FAILURES or self.asked == "TERM":
             self._settle("it ended with exit code %d" % code)
         elif not self._noted:
-            whom = blame.read(text, code, left=left_by_ranks(self._record.of_ranks))
-            why = decisions.judge(code, decisions.word_of_slurm(self.asked, preempted=False)).why or whom.why
+            whom = self._read(code, text)
+            why = decisions.judge(code, word_of_slurm(self.asked, preempted=False)).why or whom.why
             self._record.settle(why, is_failure=True, code=code, where=whom.where)
 
     def _ask_why(self) -> None:
@@ -244,7 +245,11 @@ class Ending:
         down, names = [self._answer(question) for question in questions]
         if down:
             return Blame(_DOWN, host=",".join(down), lost=True)
-        return blame.read(text, code, hosts=names or [], left=left_by_ranks(self._record.of_ranks))
+        return self._read(code, text, names or [])
+
+    def _read(self, code: int, text: str, hosts: Sequence[str] = ()) -> Blame:
+        left = left_by_ranks(self._record.of_ranks)
+        return blame.read(text, code, hosts=hosts, left=left, wording=rank_command.SRUN)
 
     def give_up(self, code: int) -> None:
         """Stop after the failures that were allowed."""

@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 from typing import List, Optional, Sequence
 
+from jobs.schedulers.slurm.supervisor.job_start import JobStart
+from jobs.schedulers.slurm.supervisor.slurm_calls import SlurmCalls
 from jobs.supervisor import launching
-from jobs.supervisor.decisions import JobStart
 from jobs.supervisor.record import say
-from jobs.supervisor.slurm_calls import SlurmCalls
 
 # Of other steps: srun refuses what does not fit its options.
 _OF_OTHERS = (
@@ -85,7 +85,7 @@ class Shrinking:
         if self._least is None or self._nodes < 2:
             return
         ours = [
-            *(sys.executable, "-I", "-B", str(Path(__file__).resolve().parents[2])),
+            *(sys.executable, "-I", "-B", str(Path(__file__).resolve().parents[4])),
             *("--witness", self._start.host, "--hosts", self._slurm.hosts),
             *("--nodes", str(self._nodes), "--cores", str(self._cores)),
         ]

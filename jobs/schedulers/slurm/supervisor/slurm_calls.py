@@ -9,7 +9,7 @@ import subprocess
 import time
 from typing import Any, Callable, List, Optional, Sequence
 
-from jobs.supervisor.decisions import JobRecord
+from jobs.schedulers.slurm.supervisor.job_start import JobRecord
 
 ASK_S = 30.0
 CHANGE_S = 60.0

@@ -10,14 +10,16 @@ import socket
 from pathlib import Path
 from typing import Optional, Sequence
 
+from jobs.schedulers.slurm.supervisor import rank_command
+from jobs.schedulers.slurm.supervisor.ending import Ending
+from jobs.schedulers.slurm.supervisor.job_start import JobStart
+from jobs.schedulers.slurm.supervisor.rank_command import RankCommand, RankLauncher
+from jobs.schedulers.slurm.supervisor.shrinking import Shrinking
+from jobs.schedulers.slurm.supervisor.slurm_calls import SlurmCalls
 from jobs.supervisor import blame, decisions, launching
-from jobs.supervisor.decisions import JobStart
-from jobs.supervisor.ending import Ending
-from jobs.supervisor.launching import RankCommand, RankLauncher
+from jobs.supervisor.mpirun_command import Refused
 from jobs.supervisor.progress import TaskProgress
 from jobs.supervisor.record import Record, say, told
-from jobs.supervisor.shrinking import Shrinking
-from jobs.supervisor.slurm_calls import SlurmCalls
 
 # Ranks tell each other of a loss; hosts tell Slurm. Before a start nobody should wait long.
 _TRIES_BEFORE = 2
@@ -206,7 +208,7 @@ def main(argv: Sequence[str]) -> int:
         arguments.contained,
     )
     try:
-        launch = launching.prepare(launcher, arguments.nodes, command, os.environ)
-    except launching.Refused as error:
+        launch = rank_command.prepare(launcher, arguments.nodes, command, os.environ)
+    except Refused as error:
         return supervisor.refuse(str(error))
     return supervisor.run(launch)
