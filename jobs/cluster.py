@@ -6,17 +6,18 @@ from collections.abc import Sequence
 
 from jobs.job import Job
 from jobs.local import hosts
+from jobs.schedulers import registry
 from jobs.schedulers.cluster_view import Picture
-from jobs.schedulers.slurm import queue
 
 
 def look(jobs: Sequence[Job]) -> Picture:
-    """Return what Slurm tells where this is a host of a cluster, else the hosts of the site's profile.
+    """Return what a scheduler tells where this is a host of its cluster, else the hosts of the profile.
 
     Args:
         jobs: of the user that are not done.
 
     Raises:
-        LauncherError: Slurm does not answer; JobError: the profile or its hostfile cannot be read.
+        LauncherError: the scheduler does not answer; JobError: the profile or its hostfile cannot be read.
     """
-    return queue.look() if queue.is_here() else hosts.look(jobs)
+    seen = (scheduler.look() for scheduler in registry.every_scheduler())
+    return next((one for one in seen if one is not None), None) or hosts.look(jobs)

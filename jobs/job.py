@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jobs.schedulers import registry
 from jobs.schedulers.base import ACTIVE, ENDED, TaskState
 from jobs.spec import JobSpec
 from trainer.errors import JobError
@@ -40,7 +41,7 @@ class Job:
     Attributes:
         number: of its row, never used again.
         token: 16 hex digits, known to the system that runs the job, too.
-        launcher: "slurm", "mpirun", "docker" or "apptainer".
+        launcher: its name; see jobs/schedulers/registry.py.
         place: within which `external` is unique: a Slurm cluster, a host; "" where the launcher does not say.
         site: name of the site profile.
         external: the launcher's own name of the job; None: the launcher has not answered yet.
@@ -144,10 +145,10 @@ class Action:
 
 
 def label(launcher: str, number: int, external: str | None) -> str:
-    """Return `4711` for Slurm, `mpirun-7` for others, `new-7` before the launcher has answered."""
+    """Return `4711` for a scheduler, `mpirun-7` for others, `new-7` before the launcher has answered."""
     if external is None:
         return f"new-{number}"
-    return external if launcher == "slurm" else f"{launcher}-{number}"
+    return external if registry.is_scheduler(launcher) else f"{launcher}-{number}"
 
 
 def split_label(text: str) -> tuple[str, int | None]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+import posixpath
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -119,6 +121,19 @@ class JobSpec:
     def is_array(self) -> bool:
         """Whether there are several tasks."""
         return len(self.tasks) > 1
+
+    @property
+    def run_folders(self) -> tuple[str, ...]:
+        """The run folder of each task; empty where a job trains in none, or the folder is not known."""
+        if self.run is None or self.kind not in ("train", "crossval"):
+            return ()
+        if self.kind == "train":
+            return (self.run,) * len(self.tasks)
+        # As jobs/requests/chains.py writes them; `trainer.crossval.folds` names the folders.
+        chosen = [dict(itertools.pairwise(task)) for task in self.tasks]
+        if not all("--fold" in one and "--seed" in one for one in chosen):
+            return ()
+        return tuple(posixpath.join(self.run, f"fold-{one['--fold']}-seed-{one['--seed']}") for one in chosen)
 
     def to_json(self) -> str:
         """Return all of it, as `from_json` reads it."""

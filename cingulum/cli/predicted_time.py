@@ -156,14 +156,15 @@ def _by_profile(
 
 def _limit(prepared: PreparedJobs, main: JobSpec) -> tuple[int | None, float | None]:
     """Seconds that a start may take, and after which it saves; None: no limit is known."""
+    from jobs.schedulers import registry
     from jobs.spec import GRACE_S
 
     wants, site = main.resources, prepared.site.of(main.kind)
-    is_slurm = prepared.launcher == "slurm"
-    minutes = wants.minutes or (site.minutes if is_slurm else None)
+    is_limited = registry.is_scheduler(prepared.launcher)
+    minutes = wants.minutes or (site.minutes if is_limited else None)
     if minutes is None:
         return None, None
-    grace_s = main.grace_s or (site.grace_s if is_slurm else None) or GRACE_S
+    grace_s = main.grace_s or (site.grace_s if is_limited else None) or GRACE_S
     return 60 * minutes, 60 * minutes - min(grace_s, 60 * minutes // 4)
 
 

@@ -34,10 +34,9 @@ def unwritten(chain: Sequence[JobSpec]) -> None:
     Raises:
         RunError: one does, or a claim is damaged.
     """
-    from jobs import chains
     from trainer.leases import claims, lease_taking
 
-    for folder in dict.fromkeys(folder for spec in chain for folder in chains.run_folders(spec)):
+    for folder in dict.fromkeys(folder for spec in chain for folder in spec.run_folders):
         other = claims.holder(Path(folder))
         if other is not None:
             raise lease_taking.being_written(folder, other)

@@ -13,11 +13,11 @@ from cingulum.cli.options import Config, Overrides, options_of
 if TYPE_CHECKING:
     from cingulum.cli.predicted_time import Predicted
     from jobs.job import Job
+    from jobs.requests.submission_options import SubmissionOptions
     from jobs.requests.submitting import Preview
-    from jobs.submission_options import SubmissionOptions
 
 
-@options_of(options="jobs.submission_options:SubmissionOptions")
+@options_of(options="jobs.requests.submission_options:SubmissionOptions")
 def submit(
     context: typer.Context,
     config: Config,

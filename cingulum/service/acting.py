@@ -16,11 +16,11 @@ from cingulum.service.jobs_now import JobsNow
 from cingulum.service.schema import Detail, Failure, JobRowView
 from jobs.requests import actions, again, known, once, submitting
 from jobs.requests.actions import MOST_NICE
+from jobs.requests.submission_options import MOST_NAMES, SubmissionOptions, Text
 from jobs.requests.submitting import Checks, PreparedJobs, SubmissionRequest
 from jobs.schedulers.base import SUPERVISOR
 from jobs.spec import JobSpec
 from jobs.store import sharing
-from jobs.submission_options import MOST_NAMES, SubmissionOptions, Text
 from trainer.config import RunConfig
 from trainer.errors import CingulumError
 

@@ -17,8 +17,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from cingulum.service.pages import page
+from jobs.requests.submission_options import FormField, SubmissionOptions
 from jobs.schedulers import registry
-from jobs.submission_options import FormField, SubmissionOptions
 from trainer.config import RunConfig
 from trainer.config import fields as keys_of_config
 

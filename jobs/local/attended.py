@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jobs
-from jobs import chains, home
+from jobs import home
 from jobs.local import attended_files, processes
 from jobs.local.attended_files import Ledger, TaskEntry, Terms
 from jobs.schedulers.base import ENDED, Launch, TaskState
@@ -53,7 +53,7 @@ def attended_launch(
         hosts: slots by host name, where the attendant hands hosts out: it writes those of each start to
             `attended_files.hostfile(folder, task)`, which the commands must read.
         at_once: tasks that may run side by side where the job does not say.
-        probe: a command that exits 0 where the host that its word `attended_files.HOST` stands for answers.
+        probe: a command that exits 0 where the host that its word `PROBED` stands for answers.
         check_s: seconds between such questions while a task runs; 0: none are asked then.
         ask_first: whether hosts that do not answer are passed over at each start.
     """
@@ -78,7 +78,7 @@ def attended_launch(
         probe=tuple(probe),
         check_s=check_s,
         ask_first=ask_first,
-        runs=chains.run_folders(spec),
+        runs=spec.run_folders,
     )
     return Launch({attended_files.TERMS: agreed.to_json()}, agreed.commands[0], added)
 

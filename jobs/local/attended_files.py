@@ -26,8 +26,6 @@ OWN_LOG = "attendant.log"
 RESTARTS = "CINGULUM_RESTARTS"
 # The folder in which ranks of a start leave why they failed (trainer/ranks/failure_file.py).
 FAILURES = "CINGULUM_FAILURES"
-# Word of `Terms.probe` that stands for the host that is asked.
-HOST = "{host}"
 
 Arguments = tuple[str, ...]
 
@@ -53,7 +51,7 @@ class Terms:
         global_batch: the number of ranks must divide it then; None: any number will do.
         grace_s: seconds that a task has to save, before the time limit and when it is asked to end.
         minutes: time limit of one start; None: none.
-        probe: command that exits 0 where the host that its word `HOST` stands for answers; empty: no
+        probe: command that exits 0 where the host that its word `PROBED` stands for answers; empty: no
             checks.
         probe_s: seconds that the answer may take.
         ask_first: whether hosts are asked before each start, too, so that silent ones are passed over.

@@ -19,6 +19,7 @@ from pathlib import Path
 from jobs.local import attended_files, processes
 from jobs.local.attended import Attended, attended_launch
 from jobs.programs import ask
+from jobs.schedulers import registry
 from jobs.schedulers.base import Launch
 from jobs.sites import Site
 from jobs.spec import JobSpec
@@ -60,8 +61,8 @@ class Docker(Attended):
         if spec.parallel and spec.resources.nodes > 1:
             raise JobError(
                 f"nodes: {spec.resources.nodes} is more than the docker launcher's one host.",
-                cure="Use --launcher slurm or mpirun, or start the containers yourself: "
-                "docs/how-to/run-in-docker.md.",
+                cure=f"Use --launcher {' or '.join(registry.schedulers())} or mpirun, or start containers "
+                "yourself: docs/how-to/run-in-docker.md.",
             )
         added = {**site.environment, **spec.environment}
         commands = [

@@ -22,6 +22,7 @@ import jobs
 from jobs import home
 from jobs.local import host_facts
 from jobs.local.attended_files import Terms
+from jobs.schedulers import registry
 from jobs.sites import Site
 from jobs.spec import JobSpec
 from trainer.errors import JobError, LauncherError
@@ -135,7 +136,10 @@ def ask(hosts: Sequence[str], words: Sequence[str]) -> dict[str, Any]:
         LauncherError: there is no ssh.
     """
     if shutil.which("ssh") is None:
-        raise LauncherError("ssh was not found.", cure="Install an ssh client, or use --launcher slurm.")
+        raise LauncherError(
+            "ssh was not found.",
+            cure=f"Install an ssh client, or use --launcher {' or '.join(registry.schedulers())}.",
+        )
     # ssh hands the remote shell one text.
     package = str(Path(jobs.__file__).parents[1])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))

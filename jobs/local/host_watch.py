@@ -7,7 +7,8 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from jobs.local.attended_files import HOST, Terms
+from jobs.local.attended_files import Terms
+from jobs.schedulers.base import PROBED
 
 # A host is silent after so many missed answers in a row: a link may flap, and a busy host may be slow.
 MISSED = 3
@@ -20,7 +21,7 @@ class HostWatch:
     an hour (docs/how-to/run-on-mpi-hosts.md).
 
     Args:
-        probe: command that exits 0 where the host that its word `HOST` stands for answers.
+        probe: command that exits 0 where the host that its word `PROBED` stands for answers.
         hosts: their names.
         every_s: seconds from one question to the next.
         answer_s: seconds that an answer may take.
@@ -92,7 +93,7 @@ def _ask_all(probe: Sequence[str], hosts: Sequence[str]) -> dict[str, subprocess
 
 def _ask(probe: Sequence[str], host: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [host if word == HOST else word for word in probe],
+        [host if word == PROBED else word for word in probe],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

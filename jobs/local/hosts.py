@@ -11,6 +11,7 @@ from pathlib import Path
 from jobs import sites
 from jobs.job import Job
 from jobs.local import hostfile
+from jobs.schedulers import registry
 from jobs.schedulers.base import WAITING
 from jobs.schedulers.cluster_view import Host, Picture, Queued
 from trainer.errors import JobError
@@ -22,13 +23,13 @@ def look(jobs: Sequence[Job]) -> Picture:
     """Return hosts and their slots, and who of the user's jobs has which.
 
     Args:
-        jobs: of the user that are not done; those of Slurm are left out.
+        jobs: of the user that are not done; those of a scheduler are left out.
 
     Raises:
         JobError: the default profile or its hostfile cannot be read.
     """
     slots = _slots()
-    here = [job for job in jobs if job.launcher != "slurm"]
+    here = [job for job in jobs if not registry.is_scheduler(job.launcher)]
     used: Counter[str] = Counter()
     for job in here:
         for task in job.tasks:

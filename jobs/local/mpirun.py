@@ -1,4 +1,4 @@
-"""Jobs under mpirun without a scheduler: on this host, on hosts over ssh, or in an allocation of Slurm."""
+"""Jobs under mpirun without a scheduler: on this host, on hosts over ssh, or in an allocation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from jobs import mpi
 from jobs.local import attended_files, host_checks, host_facts, hostfile, processes, surviving
 from jobs.local.attended import Attended, attended_launch
 from jobs.local.attended_files import Terms
-from jobs.schedulers.base import Launch
+from jobs.schedulers import registry
+from jobs.schedulers.base import PROBED, Launch
 from jobs.sites import Site
 from jobs.spec import Arguments, JobSpec
 from trainer.errors import JobError, WorldError
@@ -43,11 +44,7 @@ DETECTION = {
 CHECK_HOSTS = "CINGULUM_CHECK_HOSTS_S"
 _PROBE = (
     *("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "-o", "RequestTTY=no"),
-    *("--", attended_files.HOST, "true"),
-)
-_PROBE_IN_ALLOCATION = (
-    *("srun", "--overlap", "--immediate=5", "--nodes=1", "--ntasks=1"),
-    *("--nodelist", attended_files.HOST, "true"),
+    *("--", PROBED, "true"),
 )
 
 
@@ -57,7 +54,7 @@ class Mpirun(Attended):
     name = "mpirun"
 
     def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Launch:
-        """Return the launch; read the site's hostfile and, in an allocation, Slurm's variables.
+        """Return the launch; read the site's hostfile and, in an allocation, the scheduler's variables.
 
         Raises:
             JobError: the hostfile cannot be used, the hosts do not suffice, or a parameter of Open MPI would
@@ -101,8 +98,7 @@ class Mpirun(Attended):
             )
             for number, task in enumerate(spec.tasks)
         ]
-        over_ssh = not _in_allocation()  # Slurm itself vouches for the hosts of an allocation
-        probe = _PROBE if over_ssh else _PROBE_IN_ALLOCATION
+        allocation = registry.allocation()  # its scheduler vouches for the hosts
         # Where ranks outlive each other, a host that is lost is no reason to end the others.
         check_s = 0.0 if spec.outlives else _seconds({**environment, **spec.environment}.get(CHECK_HOSTS))
         return attended_launch(
@@ -111,9 +107,9 @@ class Mpirun(Attended):
             commands,
             environment=environment,
             hosts=hosts,
-            probe=probe,
+            probe=_PROBE if allocation is None else allocation.probe,
             check_s=check_s,
-            ask_first=over_ssh,
+            ask_first=allocation is None,
         )
 
     def preflight(self, spec: JobSpec, site: Site) -> None:
@@ -136,7 +132,7 @@ class Mpirun(Attended):
                 host_checks.warn_of_others({socket.gethostname(): host_facts.tokens()})
             return
         fitting = _with_room(spec, hosts)
-        if not _in_allocation():
+        if registry.allocation() is None:
             wanted = spec.resources
             needed = (wanted.least_nodes or wanted.nodes) if spec.shrink else wanted.nodes
             host_checks.check(fitting, needed, mpirun=mpirun, spec=spec, site=site)
@@ -150,17 +146,15 @@ def hosts_of(
     Args:
         spec: the job.
         site: may name a hostfile.
-        environment: with Slurm's variables; default: that of this process.
+        environment: with the variables of a scheduler; default: that of this process.
 
     Raises:
         JobError: the hostfile cannot be read, or the job wants several hosts and has no hostfile.
     """
-    environment = os.environ if environment is None else environment
-    if _in_allocation(environment):
-        names = hostfile.expand(environment["SLURM_JOB_NODELIST"])
-        text = environment.get("SLURM_TASKS_PER_NODE")
-        slots = hostfile.tasks_per_node(text) if text else [spec.resources.ranks_per_node] * len(names)
-        return dict(zip(names, slots, strict=False))
+    allocation = registry.allocation(environment)
+    if allocation is not None:
+        slots = allocation.slots or (spec.resources.ranks_per_node,) * len(allocation.hosts)
+        return dict(zip(allocation.hosts, slots, strict=False))
     if site.hostfile is not None:
         path = Path(site.hostfile).expanduser()
         try:
@@ -171,7 +165,7 @@ def hosts_of(
     if spec.resources.nodes > 1:
         raise JobError(
             f"{spec.resources.nodes} nodes were asked for, but site {site.name} names no hosts.",
-            cure="Write `hostfile: PATH` into the site's profile, or run this within salloc.",
+            cure="Write `hostfile: PATH` into the site's profile, or run this within an allocation.",
         )
     return None
 
@@ -219,10 +213,6 @@ def _with_room(spec: JobSpec, hosts: Mapping[str, int]) -> list[str]:
             cure="Ask for fewer nodes or ranks, or raise `slots=` in the hostfile.",
         )
     return fitting
-
-
-def _in_allocation(environment: Mapping[str, str] | None = None) -> bool:
-    return "SLURM_JOB_NODELIST" in (os.environ if environment is None else environment)
 
 
 def _seconds(text: str | None) -> float:

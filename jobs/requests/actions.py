@@ -6,12 +6,11 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from jobs.job import Job
 from jobs.local import attended_files
 from jobs.requests import describing, known
-from jobs.schedulers.base import ACTIVE, ENDED, WAITING, TaskState
+from jobs.schedulers.base import ACTIVE, ENDED, WAITING, Queue, TaskState
 from jobs.store import ends
 from jobs.store.store import Store
 from trainer import atomic
@@ -23,23 +22,6 @@ MOST_NICE = 2**31 - 4
 
 class NoQueueError(JobError, code="NO_QUEUE"):
     """The launcher of a job has no queue, or the job does not wait in it."""
-
-
-@runtime_checkable
-class Queue(Protocol):
-    """A launcher whose jobs wait in a queue with priorities."""
-
-    def hold(self, external: str, task: int | None = None) -> None:
-        """Keep what waits in the queue."""
-
-    def release(self, external: str, task: int | None = None) -> None:
-        """Let what `hold` kept start."""
-
-    def is_held(self, external: str, task: int | None = None) -> bool:
-        """Return whether some of what waits is kept."""
-
-    def nice(self, external: str, task: int | None, by: int) -> None:
-        """Lower the priority of what waits by so much; 0: as it was."""
 
 
 def hold(store: Store, job: Job, task: int | None, *, who: str) -> Job:

@@ -61,7 +61,7 @@ def load(
     Args:
         path: YAML file of a run.
         overrides: `key=value` changes of it.
-        kind: of the job, see `jobs.chains.KINDS`.
+        kind: of the job, see `jobs.requests.chains.KINDS`.
         resources: that it will have.
         has_data: whether the shard set, and the run to look at, must be there already.
         any_size: whether a job that shrinks may come to have any number of hosts down to the least; else its

@@ -139,8 +139,10 @@ def launcher_here(job: Job) -> Launcher:
     """
     launcher = launcher_of(job)
     if not sync.is_at(job, launcher):
+        variable = getattr(launcher, "place_variable", "")
+        or_with = f", or with {variable}={job.place}" if variable else ""
         raise JobError(
             f"Job {job.label} is on {job.place}; this is {sync.place_of(launcher)}.",
-            cure=f"Do it on a host of {job.place}, or with SLURM_CLUSTERS={job.place}.",
+            cure=f"Do it on a host of {job.place}{or_with}.",
         )
     return launcher

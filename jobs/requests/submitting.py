@@ -9,20 +9,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from jobs import chains, home, sites
+from jobs import home, sites
 from jobs.job import Job, split_label
-from jobs.requests import checks, submission
+from jobs.requests import chains, checks, submission
 from jobs.requests.known import Warn
+from jobs.requests.submission_options import SubmissionOptions
 from jobs.schedulers import registry
-from jobs.schedulers.base import Launch, Launcher
-from jobs.schedulers.slurm.launcher import with_dependency
+from jobs.schedulers.base import Launch, Launcher, Scheduler
 from jobs.sites import Site
 from jobs.spec import JobSpec
 from jobs.store import sharing
 from jobs.store.store import Store
-from jobs.submission_options import SubmissionOptions
 from trainer.config import RunConfig
 from trainer.errors import CingulumError, JobError
 
@@ -80,7 +79,10 @@ def prepare(request: SubmissionRequest, looks: Checks) -> PreparedJobs:
         ConfigError, JobError, RunError, ShardError: it cannot be done.
     """
     if request.launcher == "mpirun" and request.image is not None:
-        raise JobError("--launcher mpirun runs in no image.", cure="Choose docker, apptainer or slurm.")
+        raise JobError(
+            "--launcher mpirun runs in no image.",
+            cure=f"Choose {' or '.join(one for one in registry.names() if one != request.launcher)}.",
+        )
     if request.least_nodes is not None and not request.shrink:
         raise JobError("--least-nodes says how far a job may shrink.", cure="Add --shrink.")
     kind = chains.kind_of(request.kind, folds=request.folds)
@@ -95,7 +97,7 @@ def prepare(request: SubmissionRequest, looks: Checks) -> PreparedJobs:
         kind=kind,
         resources=resources,
         has_data=has_data,
-        any_size=request.launcher == "slurm",
+        any_size=registry.is_scheduler(request.launcher),
     )
     config, folds = run.config, request.folds
     looks.folder(config, kind, has_data=has_data)
@@ -305,6 +307,8 @@ def plans(launcher: Launcher, chain: Sequence[JobSpec], site: Site, after: Seque
     for spec in chain:
         waits_for = (f"<id of {made[-1].spec.name}>",) if made else tuple(after)
         launch = launcher.plan(spec, site, folder, NO_TOKEN)
-        command = with_dependency(launch.command, waits_for) if launcher.name == "slurm" else launch.command
-        made.append(Planned(spec, str(folder), launch, tuple(command), waits_for))
+        command = launch.command
+        if registry.is_scheduler(launcher.name):
+            command = tuple(cast(Scheduler, launcher).after(command, waits_for))
+        made.append(Planned(spec, str(folder), launch, command, waits_for))
     return made

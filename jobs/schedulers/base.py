@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from jobs.schedulers.cluster_view import Picture
 from jobs.sites import Site
-from jobs.spec import JobSpec
+from jobs.spec import Arguments, JobSpec
 from trainer.errors import LauncherError
 
 # States by the names that Slurm gives them (squeue, sacct); SUBMITTING and LOST are ours.
@@ -26,6 +28,11 @@ ENDED = (
     "DEADLINE",
     "LOST",
 )
+
+# A name that ssh and mpirun cannot take for an option, a user, a port or a pattern.
+HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+# The word of a probe in whose place a host is put.
+PROBED = "{host}"
 
 # Folder, in that of a job, of the files that look after it: the same for all jobs of a launcher.
 SUPERVISOR = "supervisor"
@@ -68,6 +75,25 @@ class TaskState:
     restarts: int = 0
     started: float | None = None
     ended: float | None = None
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Hosts that a scheduler has given to this process.
+
+    Attributes:
+        by: name of the scheduler, for people.
+        hosts: by name.
+        slots: of each; empty: not said.
+        probe: a command that exits 0 where the host that its word `PROBED` stands for answers.
+        hidden: variables with which mpirun does not look at the allocation.
+    """
+
+    by: str
+    hosts: tuple[str, ...]
+    slots: tuple[int, ...]
+    probe: Arguments
+    hidden: Mapping[str, str]
 
 
 class NoAnswer(LauncherError):
@@ -117,4 +143,64 @@ class Launcher(Protocol):
 
     def logs(self, folder: Path, external: str, task: int) -> Path:
         """Return the log of this task: both streams, all starts in order."""
+        ...
+
+
+@runtime_checkable
+class Queue(Protocol):
+    """What holds jobs, with priorities."""
+
+    def hold(self, external: str, task: int | None = None) -> None:
+        """Keep what waits in the queue; what runs goes on."""
+        ...
+
+    def release(self, external: str, task: int | None = None) -> None:
+        """Let what `hold` kept start again."""
+        ...
+
+    def is_held(self, external: str, task: int | None = None) -> bool:
+        """Return whether some of what waits is kept."""
+        ...
+
+    def nice(self, external: str, task: int | None, by: int) -> None:
+        """Lower the priority of what waits by so much; 0: as it was."""
+        ...
+
+
+class Scheduler(Launcher, Queue, Protocol):
+    """A launcher that queues jobs by itself, and names them by numbers.
+
+    Attributes:
+        place_variable: of the environment, which names another cluster; "": there is none.
+    """
+
+    place_variable: str
+
+    @property
+    def place(self) -> str:
+        """The cluster's name, within which numbers of jobs are unique; "": it has none."""
+        ...
+
+    def is_here(self) -> bool:
+        """Return whether jobs can be submitted to it on this host."""
+        ...
+
+    def look(self) -> Picture | None:
+        """Return what the cluster is doing; None: this is no host of one.
+
+        Raises:
+            LauncherError: it does not answer.
+        """
+        ...
+
+    def allocation(self, environment: Mapping[str, str]) -> Allocation | None:
+        """Return the hosts that it has given to a process with this environment; None: none (pure).
+
+        Raises:
+            JobError: its variables cannot be read.
+        """
+        ...
+
+    def after(self, command: Sequence[str], externals: Sequence[str]) -> list[str]:
+        """Return a launch's command for a job that starts when all of `externals` have completed (pure)."""
         ...

@@ -1,28 +1,66 @@
-"""Launchers by name, each loaded on first use."""
+"""Launchers by name, each loaded on first use: schedulers, and what starts jobs where there is none."""
 
 from __future__ import annotations
 
+import functools
 import importlib
-import shutil
+import os
+from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
 from typing import cast
 
-from jobs.schedulers.base import Launcher
+from jobs.schedulers.base import Allocation, Launcher, Scheduler
 
-_WHERE = {
-    "slurm": ("jobs.schedulers.slurm.launcher", "Slurm"),
-    "mpirun": ("jobs.local.mpirun", "Mpirun"),
-    "docker": ("jobs.local.docker", "Docker"),
-    "apptainer": ("jobs.local.apptainer", "Apptainer"),
+# Entry points of this group are schedulers of other packages.
+GROUP = "cingulum.schedulers"
+_SCHEDULERS = {"slurm": "jobs.schedulers.slurm.launcher:Slurm"}
+_LOCAL = {
+    "mpirun": "jobs.local.mpirun:Mpirun",
+    "docker": "jobs.local.docker:Docker",
+    "apptainer": "jobs.local.apptainer:Apptainer",
 }
-NAMES = tuple(_WHERE)
+
+
+@functools.cache
+def schedulers() -> Mapping[str, str]:
+    """Return where each scheduler is, `module:Class` by name, ours first; no other takes a name of ours."""
+    others = {one.name: one.value for one in entry_points(group=GROUP)}
+    return _SCHEDULERS | {name: place for name, place in others.items() if name not in _SCHEDULERS | _LOCAL}
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all launchers."""
+    return (*schedulers(), *_LOCAL)
+
+
+def is_scheduler(name: str) -> bool:
+    """Return whether this launcher queues jobs by itself."""
+    return name in _SCHEDULERS or (name not in _LOCAL and name in schedulers())
 
 
 def named(name: str) -> Launcher:
-    """Return the launcher of this name, one of NAMES."""
-    module, kind = _WHERE[name]
+    """Return the launcher of this name, one of `names`."""
+    place = _LOCAL.get(name) or _SCHEDULERS.get(name) or schedulers()[name]
+    module, _, kind = place.partition(":")
     return cast(Launcher, getattr(importlib.import_module(module), kind)())
 
 
+def every_scheduler() -> Iterator[Scheduler]:
+    """Yield the schedulers, ours first."""
+    return (cast(Scheduler, named(name)) for name in schedulers())
+
+
 def preferred() -> str:
-    """Return the launcher to propose on this host: Slurm where its commands are, else mpirun."""
-    return "slurm" if shutil.which("sbatch") else "mpirun"
+    """Return the launcher to propose on this host: a scheduler that is here, else mpirun."""
+    return next((one.name for one in every_scheduler() if one.is_here()), "mpirun")
+
+
+def allocation(environment: Mapping[str, str] | None = None) -> Allocation | None:
+    """Return the allocation that a process with this environment is in; None outside of one.
+
+    Raises:
+        JobError: the scheduler's variables cannot be read.
+    """
+    known = os.environ if environment is None else environment
+    found = (one.allocation(known) for one in every_scheduler())
+    return next((one for one in found if one is not None), None)

@@ -89,14 +89,14 @@ def _read(folder: Path) -> Noted:
     for key, kind in wanted.items():
         if not isinstance(values[key], kinds[str(kind)]):  # type: ignore[arg-type]
             raise ValueError(f"{NOTE}: {key} is {values[key]!r:.80}")
-    if values["launcher"] not in registry.NAMES:
+    if values["launcher"] not in registry.names():
         raise ValueError(f"{NOTE}: there is no launcher {values['launcher']!r:.80}")
     return Noted(token=folder.name, spec=spec, folder=str(folder), **{key: values[key] for key in _KEPT})
 
 
 def _guessed(folder: Path, spec: JobSpec) -> Noted:
-    """Guess a job of a version that left no `job.json`: Slurm's, unless it has an attendant."""
-    launcher = "slurm"
+    """Guess a job of a version that left no `job.json`: a scheduler's, unless it has an attendant."""
+    launcher = next(iter(registry.schedulers()))
     if (folder / TERMS).is_file():
         program = json.loads((folder / TERMS).read_text(encoding="utf-8"))["commands"][0][0]
         launcher = next((name for name in ("docker", "apptainer") if name in Path(program).name), "mpirun")

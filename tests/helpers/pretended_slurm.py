@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from stand_in_cluster import StandInScheduler
+
 from cingulum.cli import app
 from jobs.schedulers.base import Launch, TaskState
 from jobs.sites import Site
@@ -14,7 +16,7 @@ from jobs.spec import JobSpec
 from trainer.errors import LauncherError
 
 
-class Pretended:
+class Pretended(StandInScheduler):
     """Jobs as tests want them to be."""
 
     name = "slurm"

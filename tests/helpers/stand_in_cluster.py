@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jobs.schedulers.base import Launch, TaskState
+from jobs.schedulers.slurm.launcher import Slurm
 from jobs.sites import Site
 from jobs.spec import JobSpec
 from trainer.errors import LauncherError
@@ -28,7 +29,25 @@ done < "$1"
 """
 
 
-class StandInCluster:
+class StandInScheduler:
+    """What a scheduler is asked besides its jobs: it is on no host, and gives out none."""
+
+    place_variable = ""
+
+    def is_here(self) -> bool:
+        return False
+
+    def look(self) -> None:
+        return None
+
+    def allocation(self, environment: Mapping[str, str]) -> None:
+        return None
+
+    def after(self, command: Sequence[str], externals: Sequence[str]) -> list[str]:
+        return Slurm().after(command, externals)
+
+
+class StandInCluster(StandInScheduler):
     """A launcher whose cluster is a file with one token per line; `answers` is what `states` says."""
 
     def __init__(self, file: Path, *, name: str = "slurm", place: str = "") -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from wording import fails_with
 
-from jobs import chains
+from jobs.requests import chains
 from jobs.spec import JobSpec, Resources
 from trainer.errors import JobError
 

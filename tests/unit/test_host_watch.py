@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from jobs.local import host_watch
-from jobs.local.attended_files import HOST
 from jobs.local.host_watch import HostWatch, silent_among
+from jobs.schedulers.base import PROBED
 
-PROBE = ("test", "-e", HOST)
+PROBE = ("test", "-e", PROBED)
 
 
 def wait(done: Callable[[], bool], what: str) -> None:
@@ -48,7 +48,7 @@ def test_a_link_that_flaps_is_no_silent_host(tmp_path) -> None:
     """The second and the third question stay without an answer."""
     asked = tmp_path / "asked"
     script = 'echo >>"$1"; n=$(wc -l <"$1"); [ "$n" -lt 2 ] || [ "$n" -gt 3 ]'
-    watch = HostWatch(("sh", "-c", script, "sh", HOST), [str(asked)], every_s=0.01, answer_s=20)
+    watch = HostWatch(("sh", "-c", script, "sh", PROBED), [str(asked)], every_s=0.01, answer_s=20)
     wait(
         lambda: watch.silent() != [] or (asked.exists() and len(asked.read_text()) > 5), "five more questions"
     )
@@ -58,10 +58,10 @@ def test_a_link_that_flaps_is_no_silent_host(tmp_path) -> None:
 
 def test_a_question_without_an_answer_in_time_counts_as_missing(tmp_path) -> None:
     script = 'if [ -e "$1" ]; then exec sleep 60; else touch "$1"; fi'
-    watch = HostWatch(("sh", "-c", script, "sh", HOST), [str(tmp_path / "n1")], every_s=0.01, answer_s=0.2)
+    watch = HostWatch(("sh", "-c", script, "sh", PROBED), [str(tmp_path / "n1")], every_s=0.01, answer_s=0.2)
     wait(lambda: bool(watch.silent()), "a silent host")
     watch.close()
-    assert silent_among(("sleep", HOST), ["60", "0"], 0.5) == ["60"]
+    assert silent_among(("sleep", PROBED), ["60", "0"], 0.5) == ["60"]
 
 
 def test_a_host_that_never_answered_is_not_accused(monkeypatch) -> None:
@@ -84,7 +84,7 @@ def test_hosts_are_asked_at_once_and_then_only_when_it_is_time(monkeypatch) -> N
 
 
 def test_a_question_that_cannot_be_asked_says_nothing_about_a_host() -> None:
-    assert silent_among(("/nowhere/ssh", HOST), ["n1"], 5) == []
-    watch = HostWatch(("/nowhere/ssh", HOST), ["n1"], every_s=0.0, answer_s=5)
+    assert silent_among(("/nowhere/ssh", PROBED), ["n1"], 5) == []
+    watch = HostWatch(("/nowhere/ssh", PROBED), ["n1"], every_s=0.0, answer_s=5)
     assert [watch.silent() for _ in range(2 * host_watch.MISSED)] == [[]] * 2 * host_watch.MISSED
     watch.close()

@@ -6,6 +6,7 @@ import pytest
 from wording import fails_with
 
 from jobs.local import hostfile
+from jobs.schedulers.slurm import allocation
 from trainer.errors import JobError
 
 
@@ -55,16 +56,16 @@ def test_a_file_without_hosts_is_an_error() -> None:
     ],
 )
 def test_slurms_short_form_is_spelled_out(short: str, hosts: list[str]) -> None:
-    assert hostfile.expand(short) == hosts
+    assert allocation.expand(short) == hosts
 
 
 @pytest.mark.parametrize("short", ["n[3-1]", "n[a-b]", "n[1-", "", "n[1-9999999999]", "a;b"])
 def test_what_slurm_would_not_write_is_refused(short: str) -> None:
     with fails_with(JobError):
-        hostfile.expand(short)
+        allocation.expand(short)
 
 
 def test_tasks_per_node_are_spelled_out() -> None:
-    assert hostfile.tasks_per_node("2(x3),1") == [2, 2, 2, 1]
+    assert allocation.tasks_per_node("2(x3),1") == [2, 2, 2, 1]
     with fails_with(JobError):
-        hostfile.tasks_per_node("2x3")
+        allocation.tasks_per_node("2x3")

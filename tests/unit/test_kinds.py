@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from site_profiles import site_of
 
-from jobs import chains
+from jobs.requests import chains
+from jobs.requests.submission_options import SubmissionOptions
 from jobs.schedulers.slurm.script import batch_script
 from jobs.sites import HERE, Site
 from jobs.spec import JobSpec, Resources
-from jobs.submission_options import SubmissionOptions
 from trainer.errors import JobError
 
 TOKEN = "0123456789abcdef"  # noqa: S105 - names a submission

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -196,5 +197,5 @@ def test_ranks_that_outlive_each_other_are_started_so_and_keep_lost_hosts_compan
 
 @pytest.mark.parametrize(("found", "launcher"), [("/usr/bin/sbatch", "slurm"), (None, "mpirun")])
 def test_where_there_is_no_slurm_mpirun_is_proposed(monkeypatch, found, launcher) -> None:
-    monkeypatch.setattr(registry.shutil, "which", lambda _: found)
+    monkeypatch.setattr(shutil, "which", lambda _: found)
     assert registry.preferred() == launcher

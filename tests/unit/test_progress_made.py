@@ -8,7 +8,7 @@ import os
 import pytest
 from tiny_runs import write_config
 
-from jobs.chains import Wanted, chain, run_folders
+from jobs.requests.chains import Wanted, chain
 from jobs.spec import JobSpec
 from jobs.supervisor import progress
 from jobs.supervisor.progress import Standing, begun, is_stuck, newest_step, saved
@@ -44,14 +44,14 @@ def test_a_start_that_finds_fewer_or_more_checkpoints_counts_anew() -> None:
 
 
 def test_the_run_folders_of_a_job_are_those_that_its_tasks_train_in(tmp_path) -> None:
-    assert run_folders(SPEC) == ("/study/runs/mine",)
-    assert run_folders(JobSpec("e", "evaluate", (("true",),), "/", run="/study/runs/mine")) == ()
+    assert SPEC.run_folders == ("/study/runs/mine",)
+    assert JobSpec("e", "evaluate", (("true",),), "/", run="/study/runs/mine").run_folders == ()
     config = write_config(tmp_path, tmp_path / "shards", "mine")
     asked = folds.plan(config, [], folds=3, seeds=2)
     job = JobSpec("cv", "crossval", (("true",),), "/", run=str(asked.folder))
     wanted = Wanted(str(config), "", "", 0, ("cingulum",), "cv", job, kind="crossval", folds=3, seeds=2)
     (array,) = chain(wanted)
-    assert list(run_folders(array)) == [str(fold.config.folder) for fold in asked.folds]
+    assert list(array.run_folders) == [str(fold.config.folder) for fold in asked.folds]
 
 
 def test_a_folder_that_cannot_be_read_now_says_nothing_about_a_training(tmp_path, monkeypatch):

@@ -15,10 +15,10 @@ from cingulum.service import acting
 from jobs.local import attended_files
 from jobs.local.docker import Docker
 from jobs.requests import actions, known, once, submitting
+from jobs.requests.submission_options import SubmissionOptions
 from jobs.schedulers import registry
 from jobs.schedulers.base import TaskState
 from jobs.store.store import Store
-from jobs.submission_options import SubmissionOptions
 from trainer.errors import LauncherError, StoreError
 
 CONFIG = yaml.safe_dump({"name": "mine", "data": {"shards": "shards"}, "train": {"global_batch": 12}})

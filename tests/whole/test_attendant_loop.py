@@ -16,6 +16,7 @@ from jobs.local import attendant as attendant_module
 from jobs.local import attended_files, attended_task, processes
 from jobs.local.attendant import Attendant
 from jobs.local.attended_files import Ledger, TaskEntry, Terms
+from jobs.schedulers.base import PROBED
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 
@@ -115,7 +116,7 @@ def runs_on_hosts(attendant, tmp_path: Path, up: str, **changes) -> TaskEntry:
     for name in up.split():
         (tmp_path / name).touch()
     hosts = {str(tmp_path / name): 1 for name in ("n1", "n2", "n3")}
-    one = attendant(hosts=hosts, probe=("test", "-e", attended_files.HOST), pause_s=0, requeues=0, **changes)
+    one = attendant(hosts=hosts, probe=("test", "-e", PROBED), pause_s=0, requeues=0, **changes)
     one.run()
     entry = Ledger.read(one.folder).tasks[0]
     entry.hosts = tuple(Path(name).name for name in entry.hosts)
@@ -170,7 +171,7 @@ def test_how_a_command_ended_is_written_before_its_hosts_are_asked(attendant, mo
 
     monkeypatch.setattr(attended_task, "silent_among", silent_among)
     said = "echo '[rank 1 @ n2] error: the disk is full'; exit 3"
-    one = attendant("sh", "-c", said, probe=("true", attended_files.HOST), requeues=0)
+    one = attendant("sh", "-c", said, probe=("true", PROBED), requeues=0)
     one.run()
     assert at_hand == [("rank 1 @ n2: the disk is full", 3)]
     assert Ledger.read(one.folder).tasks[0].failures == 1

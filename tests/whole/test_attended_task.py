@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs.local import attended_files, attended_task, processes
+from jobs.local import attended_task, processes
 from jobs.local.attended_files import TaskEntry, Terms
 from jobs.local.attended_task import AttendedTask
+from jobs.schedulers.base import PROBED
 from jobs.supervisor import progress
 
 TERMS = Terms("0" * 16, "test", (("sleep", "600"),), "/", grace_s=5)
@@ -218,7 +219,7 @@ def test_a_start_on_a_host_that_falls_silent_is_ended(task, tmp_path) -> None:
     names = [str(tmp_path / name) for name in ("n1", "n2")]
     for name in names:
         Path(name).touch()
-    probe = ("test", "-e", attended_files.HOST)
+    probe = ("test", "-e", PROBED)
     one = task("sleep", "600", hosts=dict.fromkeys(names, 1), probe=probe, check_s=0.01)
     assert one.start(names)
     heard = time.monotonic() + 0.5

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from jobs.local import hostfile
+from jobs.schedulers import registry
 from jobs.testbed import Testbed, layout
 from trainer.bench.scaling import page
 from trainer.bench.scaling.cells import Cell, MeasuredCell
@@ -97,9 +97,9 @@ def _outcome(row: MeasuredCell) -> str:
 
 
 def allocation() -> tuple[str, ...] | None:
-    """Return the nodes of the Slurm allocation that this process is in; None outside of one."""
-    nodes = os.environ.get("SLURM_JOB_NODELIST")
-    return tuple(hostfile.expand(nodes)) if nodes else None
+    """Return the nodes of the allocation that this process is in; None outside of one."""
+    found = registry.allocation()
+    return None if found is None else found.hosts
 
 
 def check(study: Study) -> None:
@@ -129,7 +129,7 @@ def check(study: Study) -> None:
     if most > len(nodes):
         raise InputError(
             f"--hosts: {most} are needed, with those of separate servers; this allocation has {len(nodes)}.",
-            cure=f"Ask Slurm for {most} nodes, or for fewer --hosts or servers/placement=colocated.",
+            cure=f"Ask for {most} nodes, or for fewer --hosts or servers/placement=colocated.",
         )
     if any(study.bandwidths) or study.cpus is not None:
         raise InputError(

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from jobs.local import mpirun
+from jobs.schedulers import registry
 from jobs.testbed import Testbed
 from jobs.testbed.layout import LINK
 from trainer.bench.scaling.cells import Cell
 from trainer.errors import WorldError
 
 _ON_LINK = {"OMPI_MCA_btl_tcp_if_include": LINK, "OMPI_MCA_oob_tcp_if_include": LINK}
-
-_ONLY_HERE = {"OMPI_MCA_ras": "^slurm", "OMPI_MCA_plm": "isolated"}
 
 
 def command(
@@ -43,7 +41,8 @@ def command(
     if not cell.hosts:
         line, additions = mpirun.command(cell.processes, words)
         # In an allocation mpirun would spread them over all of its nodes.
-        return line, {**additions, **(_ONLY_HERE if "SLURM_JOB_NODELIST" in os.environ else {})}
+        allocation = registry.allocation()
+        return line, {**additions, **(allocation.hidden if allocation else {})}
     names = testbed.hosts if testbed is not None else tuple(hosts or ())
     if cell.machines > len(names):
         raise WorldError(f"The cell needs {cell.machines} hosts, and there are {len(names)}.")

@@ -7,12 +7,14 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
-from jobs.schedulers.base import ENDED, SUPERVISOR, WAITING, Launch, TaskState
-from jobs.schedulers.slurm import output
+from jobs.schedulers.base import ENDED, SUPERVISOR, WAITING, Allocation, Launch, TaskState
+from jobs.schedulers.cluster_view import Picture
+from jobs.schedulers.slurm import output, queue
+from jobs.schedulers.slurm.allocation import allocation
 from jobs.schedulers.slurm.commands import ASK_S, SUBMIT_S, call, order, run
 from jobs.sites import Site
 from jobs.spec import JobSpec
@@ -49,6 +51,25 @@ class Slurm:
     """One cluster, reached through Slurm's own commands."""
 
     name = "slurm"
+    place_variable = "SLURM_CLUSTERS"
+
+    def is_here(self) -> bool:
+        """Return whether sbatch is on this host."""
+        return shutil.which("sbatch") is not None
+
+    def look(self) -> Picture | None:
+        """Ask Slurm what its hosts and its queue do; None: this is no host of a cluster."""
+        return queue.look() if queue.is_here() else None
+
+    def allocation(self, environment: Mapping[str, str]) -> Allocation | None:
+        """Return the hosts that Slurm has given to a process with this environment; None: none."""
+        return allocation(environment)
+
+    def after(self, command: Sequence[str], externals: Sequence[str]) -> list[str]:
+        """Return the sbatch command for a job that starts when all of these Slurm ids have ended with 0."""
+        if not externals:
+            return list(command)
+        return [*command[:-1], f"--dependency=afterok:{':'.join(externals)}", command[-1]]
 
     @property
     def place(self) -> str:
@@ -110,7 +131,7 @@ class Slurm:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).touch(mode=0o600)
             (folder / name).write_text(text, encoding="utf-8")
-        answer = call(with_dependency(launch.command, after), SUBMIT_S, environment=launch.environment)
+        answer = call(self.after(launch.command, after), SUBMIT_S, environment=launch.environment)
         external = answer.strip().partition(";")[0]  # with several clusters: id;cluster
         if not external.isdigit():
             raise LauncherError(f"sbatch answered {answer.strip()!r} instead of a job id.")
@@ -132,10 +153,10 @@ class Slurm:
         if not externals:
             return {}
         ids = set(externals)
-        queue = _squeue()
-        jobs = {job: tasks for job, tasks in output.queued(queue).items() if job in ids}
+        queued = _squeue()
+        jobs = {job: tasks for job, tasks in output.queued(queued).items() if job in ids}
         # Slurm forgets ended tasks of an array one by one, also while others run.
-        ask = sorted(ids - (set(jobs) - output.arrays(queue)))
+        ask = sorted(ids - (set(jobs) - output.arrays(queued)))
         for first in range(0, len(ask), 500):
             chosen = ",".join(ask[first : first + 500])
             answer = _sacct(["--duplicates", f"--format={output.ACCOUNT_FIELDS}", "--jobs", chosen])
@@ -196,15 +217,6 @@ class Slurm:
     def logs(self, folder: Path, external: str, task: int) -> Path:
         """Return Slurm's output file, to which every start appends."""
         return folder / (f"out-{task}.log" if _is_array(folder) else "out.log")
-
-
-def with_dependency(command: Sequence[str], after: Sequence[str]) -> list[str]:
-    """Return the sbatch command for a job that starts when all of `after` (Slurm ids)
-    have completed with 0.
-    """
-    if not after:
-        return list(command)
-    return [*command[:-1], f"--dependency=afterok:{':'.join(after)}", command[-1]]
 
 
 def _cluster_name() -> str:

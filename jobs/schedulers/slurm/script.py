@@ -16,7 +16,7 @@ from typing import Any
 
 import jinja2
 
-from jobs import chains, containers, mpi
+from jobs import containers, mpi
 from jobs.sites import Site
 from jobs.spec import GRACE_S, Arguments, JobSpec
 from jobs.supervisor import mpirun_command
@@ -52,7 +52,7 @@ def batch_script(spec: JobSpec, site: Site, folder: Path, token: str) -> str:
     site = site.of(spec.kind)
     _check(spec, site)
     container = in_container(spec, site, folder)
-    runs = chains.run_folders(spec)
+    runs = spec.run_folders
     text = _template("job.sbatch.j2").render(
         options=[Safe(option) for option in options(spec, site, folder, token)],
         title=Safe(f"{plain_name(spec.name)} ({plain_name(spec.kind)})"),

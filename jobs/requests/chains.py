@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import itertools
 import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from jobs.requests.submission_options import SubmissionOptions
 from jobs.sites import Site
 from jobs.spec import JobSpec, Resources
-from jobs.submission_options import SubmissionOptions
 from trainer.errors import JobError
 
 KINDS = ("train", "crossval", "evaluate", "report")
@@ -99,19 +98,6 @@ def following(text: str | None) -> tuple[str, ...]:
     if len(set(words)) < len(words):
         raise JobError(f"--then {text}: names a job twice.", cure="For example: --then evaluate,report")
     return words
-
-
-def run_folders(spec: JobSpec) -> tuple[str, ...]:
-    """Return the run folder of each task; empty where a job trains in none, or the folder is not known."""
-    if spec.run is None or spec.kind not in ("train", "crossval"):
-        return ()
-    if spec.kind == "train":
-        return (spec.run,) * len(spec.tasks)
-    # As `_main` writes them; `trainer.crossval.folds` names the folders.
-    chosen = [dict(itertools.pairwise(task)) for task in spec.tasks]
-    if not all("--fold" in one and "--seed" in one for one in chosen):
-        return ()
-    return tuple(posixpath.join(spec.run, f"fold-{one['--fold']}-seed-{one['--seed']}") for one in chosen)
 
 
 def _hint(word: str, known: Sequence[str]) -> str:

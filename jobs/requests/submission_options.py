@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from jobs import quantities
+from jobs.schedulers import registry
 
 Text = Annotated[str, Field(max_length=1000)]
 MOST = 1_000_000
@@ -45,10 +46,10 @@ class SubmissionOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     launcher: Annotated[
-        Literal["slurm", "mpirun", "docker", "apptainer"],
+        Literal[registry.names()],  # type: ignore[valid-type]
         Field(description="What starts the ranks."),
         _often("launcher"),
-    ] = "slurm"
+    ] = registry.names()[0]
     site: Annotated[
         Text | None, Field(description="Site profile, by name or as a file."), _often("site", "here")
     ] = None
