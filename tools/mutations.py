@@ -141,7 +141,7 @@ MUTATIONS = (
     ),
     Mutation(
         "word",  # a value stands in a batch script without quotes
-        "jobs/schedulers/slurm/script.py",
+        "jobs/schedulers/script.py",
         "quoted = shlex.quote(text)",
         "quoted = text",
         ("tests/unit/test_rendering.py",),

@@ -19,8 +19,9 @@ import run_script
 from wording import fails_with
 
 from jobs import sites
-from jobs.schedulers.slurm import script
-from jobs.schedulers.slurm.script import _template, batch_script, plain_name
+from jobs.schedulers import script
+from jobs.schedulers.script import _template, plain_name
+from jobs.schedulers.slurm.script import batch_script
 from jobs.sites import Site
 from jobs.spec import JobSpec, Resources
 from trainer.errors import JobError
@@ -238,7 +239,7 @@ def test_the_gpus_and_the_site_share_one_gres():
 
 
 def test_a_variable_of_the_script_itself_cannot_be_one_of_the_job():
-    text = (sites.shipped().parents[0] / "templates" / "job.sbatch.j2").read_text()
+    text = (sites.shipped().parents[0] / "templates" / "job.sh.j2").read_text()
     text = re.sub(r"^ *#.*|{%.*?%}", "", re.sub(r"{#.*?#}", "", text, flags=re.S), flags=re.M)
     names = set(re.findall(r"(?:^|[ ;({])([a-z_]+)\+?=", text, re.M))
     names |= set(re.findall(r"\bfor ([a-z]+) in", text))
@@ -291,7 +292,7 @@ def test_the_folder_to_run_in_is_absolute():
 
 
 def test_a_template_cannot_print_a_text_without_quotes(monkeypatch):
-    environment = _template("job.sbatch.j2").environment
+    environment = _template("job.sh.j2").environment
     with pytest.raises(TypeError, match="without `quote`"):
         environment.from_string("{{ text }}").render(text="a b")
     assert environment.from_string("{{ text | quote }}").render(text="a b") == "'a b'"
