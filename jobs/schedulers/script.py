@@ -170,7 +170,7 @@ def check(spec: JobSpec, site: Site) -> None:
         if task[0].startswith("-") or not task[0]:
             raise JobError(f"{task[0]!r} is not a program: the launcher would read it as an option.")
         if spec.parallel and ":" in task:
-            raise JobError("An argument ':' cannot be given to ranks: mpirun and srun read it as theirs.")
+            raise JobError("An argument ':' cannot be given to ranks: launchers read it as theirs.")
 
 
 @functools.cache
@@ -217,7 +217,7 @@ _LINE = 100
 def quote(text: str) -> str:
     """Return `text` as one bash word that means exactly `text`, on one line, without unprintable characters.
 
-    Control characters are written as `$'\\x0a'`: a carriage return would make Slurm refuse the script, an
+    Control characters are written as `$'\\x0a'`: a carriage return would make a scheduler refuse the script, an
     escape sequence would write to the terminal of its reader.
     """
     if text.isprintable():
