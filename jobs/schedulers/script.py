@@ -217,8 +217,8 @@ _LINE = 100
 def quote(text: str) -> str:
     """Return `text` as one bash word that means exactly `text`, on one line, without unprintable characters.
 
-    Control characters are written as `$'\\x0a'`: a carriage return would make a scheduler refuse the script, an
-    escape sequence would write to the terminal of its reader.
+    Control characters are written as `$'\\x0a'`: for a carriage return a scheduler would refuse the script,
+    an escape sequence would write to the terminal of its reader.
     """
     if text.isprintable():
         quoted = shlex.quote(text)

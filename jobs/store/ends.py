@@ -38,12 +38,16 @@ def note(job: Job) -> None:
 
 
 def noted(job: Job, number: int) -> TaskState | None:
-    """Return the end of a task from the files of the job's folder; None: no file, or no end in it.
+    """Return the end of a task from the files of the job's folder; see `noted_in`."""
+    return noted_in(Path(job.folder), number)
+
+
+def noted_in(folder: Path, number: int) -> TaskState | None:
+    """Return the end of a task from the files of a job's folder; None: no file, or no end in it.
 
     An attendant writes `state.json`, of all tasks; the script of a task under Slurm, `state-TASK.json` where
     there are several. What the store knew goes before where it is of the same start: Slurm knows why.
     """
-    folder = Path(job.folder)
     own = folder / f"state-{number}.json"
     left = _read(own if own.is_file() else folder / "state.json", number)
     known = _read(folder / FILE, number)
