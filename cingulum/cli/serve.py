@@ -137,7 +137,7 @@ def _install(options: ServeOptions, host: str, *, as_json: bool) -> None:
     kept_options = options.kept(options.socket or _default_socket(host))
     place = str(kept_options.socket)
     command = [sys.executable, "-m", "cingulum", "serve", *words_of(kept_options)]
-    kept = {name: os.environ[name] for name in unit.PASSED if name in os.environ}
+    kept = {name: os.environ[name] for name in unit.passed() if name in os.environ}
     path = unit.install(unit.text(command, Path.cwd(), kept))
     say(
         {"unit": str(path)},

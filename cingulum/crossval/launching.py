@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from jobs.local import mpirun
+from trainer import batch_environment
 from trainer.crossval.folds import CrossValidation, Fold, hold
 from trainer.errors import FoldError, RunError, Stopped
 from trainer.ranks.stopping import StopRequest
@@ -77,10 +78,11 @@ def refuse_ranks() -> None:
         RunError: mpirun or srun did.
     """
     environment = os.environ
-    tasks = int(environment.get("SLURM_STEP_NUM_TASKS", "1")) if "SLURM_PROCID" in environment else 1
+    tasks = batch_environment.ranks(environment)
     if "OMPI_COMM_WORLD_SIZE" in environment or tasks > 1:
         raise RunError(
-            "`cingulum crossval` starts the ranks of each fold itself; it cannot run under mpirun or srun.",
+            "`cingulum crossval` starts the ranks of each fold itself; it cannot run under mpirun or "
+            f"{batch_environment.STARTER}.",
             cure="Start it alone, with --ranks N.",
         )
 

@@ -6,13 +6,19 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from jobs.schedulers import registry
 from trainer import atomic
 from trainer.errors import InputError
 
 NAME = "cingulum-serve.service"
 _MARK = "# Made by `cingulum serve --install`; the next one replaces it."
 # What the service's commands need of the environment. CINGULUM_STORE may hold a password: it is not written.
-PASSED = ("PATH", "CINGULUM_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "SLURM_CONF", "LD_LIBRARY_PATH")
+_PASSED = ("PATH", "CINGULUM_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "LD_LIBRARY_PATH")
+
+
+def passed() -> tuple[str, ...]:
+    """Return the variables that the service is given, those of schedulers among them."""
+    return (*_PASSED, *(name for one in registry.every_scheduler() for name in one.variables))
 
 
 def text(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:

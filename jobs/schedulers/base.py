@@ -171,9 +171,11 @@ class Scheduler(Launcher, Queue, Protocol):
     """A launcher that queues jobs by itself, and names them by numbers.
 
     Attributes:
+        variables: of the environment by which its commands find their cluster.
         place_variable: of the environment, which names another cluster; "": there is none.
     """
 
+    variables: tuple[str, ...]
     place_variable: str
 
     @property

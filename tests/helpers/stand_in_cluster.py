@@ -32,6 +32,7 @@ done < "$1"
 class StandInScheduler:
     """What a scheduler is asked besides its jobs: it is on no host, and gives out none."""
 
+    variables: tuple[str, ...] = ()
     place_variable = ""
 
     def is_here(self) -> bool:

@@ -9,28 +9,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# Where Slurm is, where it is found, and the testbed that emulates a cluster of it.
-OWN = ("jobs/schedulers/slurm/", "jobs/schedulers/registry.py", "jobs/testbed/", "cingulum/cli/testbed.py")
+# Where Slurm is, where it is found, what it tells its processes, and the testbed that emulates its clusters.
+OWN = ("jobs/schedulers/slurm/", "jobs/schedulers/registry.py", "trainer/batch_environment.py")
+OWN += ("jobs/testbed/", "cingulum/cli/testbed.py")
 # What knows it still, and why; this list only shrinks.
 STILL = {
-    **dict.fromkeys(
-        (
-            "cingulum/crossval/launching.py",
-            "cingulum/service/unit.py",
-            "trainer/bench/blocks.py",
-            "trainer/data/loading/node_scratch.py",
-            "trainer/leases/claims.py",
-            "trainer/ranks/failure_file.py",
-            "trainer/ranks/horovod_world.py",
-            "trainer/ranks/launch.py",
-            "trainer/run_folder/resuming.py",
-        ),
-        "what a process finds in its environment",
-    ),
-    **dict.fromkeys(
-        ("jobs/sites.py", "jobs/site_keys.py", "trainer/config/data.py"), "keys of a site or run"
-    ),
+    "jobs/sites.py": "keys of a site",
+    "jobs/site_keys.py": "keys of a site",
     "jobs/spec.py": "variables that no job may set",
+    "trainer/config/data.py": "a key of a run",
 }
 WORD = re.compile(r"slurm|sbatch|squeue|sacct\b|scontrol|\bsrun\b|sinfo|scancel", re.I)
 FILES = [path for folder in ("cingulum", "trainer", "jobs") for path in sorted((ROOT / folder).rglob("*.py"))]

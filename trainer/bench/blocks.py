@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from trainer import batch_environment
 from trainer.ranks import world as worlds
 
 
@@ -133,5 +134,5 @@ def _name() -> str:
     """Return who this is, which must be known before MPI has started, too."""
     if worlds.is_known():
         return worlds.current().name
-    rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("SLURM_PROCID") or "0"
+    rank = os.environ.get("OMPI_COMM_WORLD_RANK") or batch_environment.rank(os.environ) or "0"
     return f"rank {rank} @ {socket.gethostname()}"

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer import batch_environment
 from trainer.errors import RunError
 
 WRITERS = ".writers"
@@ -32,7 +33,6 @@ LEAST_BEATS = 5
 
 _CLAIM = re.compile(r"([0-9]{8,18})\.json")
 # What an attendant (jobs/local/attended_files.py) and Slurm tell a start of the job that it belongs to.
-_TASK, _RESTARTS = "CINGULUM_TASK", "CINGULUM_RESTARTS"
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,7 @@ class Owner:
 
 def myself(environment: Mapping[str, str]) -> Owner:
     """Return this process as an owner, of a start that has no number and no staging folder yet."""
-    job, restart = "", "0"
-    if environment.get(_TASK):
-        job, restart = f"task:{environment[_TASK]}", environment.get(_RESTARTS, "0")
-    elif environment.get("SLURM_JOB_ID"):
-        job = f"slurm:{environment.get('SLURM_CLUSTER_NAME', '')}:{environment['SLURM_JOB_ID']}"
-        restart = environment.get("SLURM_RESTART_COUNT", "0")
+    job, restart = batch_environment.start(environment)
     return Owner(
         start=0,
         token="",

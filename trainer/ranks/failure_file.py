@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 
 from trainer import atomic
+from trainer.batch_environment import RESTART_COUNTS
 
 # Names the folder of this start; without it nobody wants to know.
 FOLDER = "CINGULUM_FAILURES"
 _PATIENCE_S = 5.0
-_COUNTS = ("SLURM_RESTART_COUNT", "CINGULUM_RESTARTS")
 
 
 def leave(message: str, *, kind: str, exit_code: int, name: str = "") -> None:
@@ -40,7 +40,8 @@ def leave(message: str, *, kind: str, exit_code: int, name: str = "") -> None:
         "exit_code": exit_code,
         "kind": kind,
         "message": message,
-        "start": 1 + next((int(os.environ[key]) for key in _COUNTS if os.environ.get(key, "").isdigit()), 0),
+        "start": 1
+        + next((int(os.environ[key]) for key in RESTART_COUNTS if os.environ.get(key, "").isdigit()), 0),
         "time": time.time(),
     }
     path = Path(folder) / f"{re.sub('[^A-Za-z0-9.-]', '_', here)}-{os.getpid()}.json"

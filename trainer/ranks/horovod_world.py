@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from trainer.batch_environment import STARTER_OF_MPI
 from trainer.errors import WorldError
 from trainer.ranks import launch, links
 from trainer.ranks.world import LAST_WORDS_S, Op, World, as_tensor
@@ -55,7 +56,7 @@ class HorovodWorld(World):
             raise WorldError(
                 f"{expected} ranks were launched, but MPI sees {self.size}.",
                 cure="Launch with the mpirun of the MPI that Horovod was built with, "
-                "or with `srun --mpi=pmix`. `cingulum doctor` shows both.",
+                f"or with `{STARTER_OF_MPI}`. `cingulum doctor` shows both.",
             )
         self.hosts = tuple(self.allgather_object(self.host))
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer import batch_environment
+from trainer.batch_environment import STARTER, STARTER_OF_MPI
 from trainer.errors import ConfigError, LaunchError, WorldError
 from trainer.quiet import import_tensorflow
 
@@ -89,20 +91,19 @@ def expected_size() -> int:
     environment = os.environ
     if "OMPI_COMM_WORLD_SIZE" in environment:  # mpirun
         return int(environment["OMPI_COMM_WORLD_SIZE"])
-    # Only inside a step of srun: a batch script has SLURM_NTASKS too, and is one process.
-    tasks = int(environment.get("SLURM_STEP_NUM_TASKS", "1")) if "SLURM_PROCID" in environment else 1
+    tasks = batch_environment.ranks(environment)
     if tasks > 1 and "PMIX_RANK" not in environment:
         raise LaunchError(
-            f"srun started {tasks} tasks, but MPI cannot see them: each would train alone.",
-            cure="Use `srun --mpi=pmix ...`, or `mpirun` inside the batch script. Other plugins of srun, as "
-            "Cray's, are for other MPIs than Open MPI, with which Horovod is built here.",
+            f"{STARTER} started {tasks} tasks, but MPI cannot see them: each would train alone.",
+            cure=f"Use `{STARTER_OF_MPI} ...`, or `mpirun` inside the batch script. Other plugins of "
+            f"{STARTER}, as Cray's, are for other MPIs than Open MPI, with which Horovod is built here.",
         )
     started = environment.get("PMI_SIZE", "1")
     if "PMIX_RANK" not in environment and started.isdecimal() and int(started) > 1:
         raise LaunchError(
             f"{started} ranks were started in the way of MPICH, Cray MPICH and Intel MPI (PMI_SIZE), which "
             "Open MPI, with which Horovod is built here, does not see: each would train alone.",
-            cure="Launch with Open MPI's mpirun, or with `srun --mpi=pmix`. `cingulum doctor` shows it.",
+            cure=f"Launch with Open MPI's mpirun, or with `{STARTER_OF_MPI}`. `cingulum doctor` shows it.",
         )
     return tasks
 
@@ -111,7 +112,7 @@ def is_first() -> bool:
     """Return whether the environment says, before MPI starts, that this is rank 0 or has no launcher."""
     if "OMPI_COMM_WORLD_RANK" in os.environ:  # mpirun
         return os.environ["OMPI_COMM_WORLD_RANK"] == "0"
-    return expected_size() == 1 or os.environ.get("SLURM_PROCID", "0") == "0"
+    return expected_size() == 1 or (batch_environment.rank(os.environ) or "0") == "0"
 
 
 def ends_all() -> bool:
@@ -127,7 +128,7 @@ def ends_all() -> bool:
 
 def local_size() -> int:
     """Return the ranks on this host, as far as the launcher says so; else 1."""
-    for key in ("OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE"):
+    for key in ("OMPI_COMM_WORLD_LOCAL_SIZE", batch_environment.LOCAL_SIZE):
         if key in os.environ:
             return int(os.environ[key])
     return 1
@@ -139,8 +140,8 @@ def threads_per_rank(*, local_size: int) -> int:
     In a job of Slurm it is what was asked for: mpirun's ranks may use all cores of the job on their host.
     """
     cores = len(os.sched_getaffinity(0))
-    if granted := os.environ.get("SLURM_CPUS_PER_TASK"):
-        return max(1, min(cores, int(granted)))
+    if granted := batch_environment.cores(os.environ):
+        return max(1, min(cores, granted))
     return cores if _is_bound(cores) else max(1, cores // local_size)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import yaml
 
+from trainer import batch_environment
 from trainer import config as configuration
 from trainer.config import RunConfig
 from trainer.errors import RunError
@@ -30,7 +31,7 @@ _MOST_OPTIONS = 12
 def cure(folder: RunFolder) -> str:
     """Return how to resume this run, as the second line of a message."""
     typed = command(folder)
-    if "SLURM_JOB_ID" in os.environ:
+    if batch_environment.is_in_job(os.environ):
         return f"Submit the same script again with --resume in it, or go on in an allocation with: {typed}"
     return f"Go on with: {typed}"
 
@@ -183,8 +184,8 @@ def launcher(environment: Mapping[str, str], parent: Sequence[str], own: Sequenc
         whole = Path(own[0]).name == "cingulum" and list(parent[len(options) + 1 :]) == list(own[1:])
         if whole and Path(parent[len(options)]).name == "cingulum" and len(options) <= _MOST_OPTIONS:
             return options
-    elif "SLURM_PROCID" in environment and int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
-        return ["srun", f"--ntasks={environment['SLURM_STEP_NUM_TASKS']}", "--mpi=pmix"]
+    elif (tasks := batch_environment.ranks(environment)) > 1:
+        return [batch_environment.STARTER, f"--ntasks={tasks}", "--mpi=pmix"]
     ranks = environment.get("OMPI_COMM_WORLD_SIZE")
     return [] if ranks is None else ["mpirun", "-np", ranks]
 

@@ -35,6 +35,7 @@ class GridEngine:
     """One cell, reached through Grid Engine's own commands."""
 
     name = "gridengine"
+    variables = ("SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT")
     place_variable = "SGE_CELL"
 
     @property

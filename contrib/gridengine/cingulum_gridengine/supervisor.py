@@ -79,7 +79,9 @@ class Start:
         self._record.begin(self._host, now())
         self._progress.begin()
         begins = self._record.log.stat().st_size if self._record.log.exists() else 0
-        environment = dict(os.environ, CINGULUM_FAILURES=str(self._record.of_ranks))
+        own = "%s.%d" % (self._given.folder.name, self._record.task)
+        environment = dict(os.environ, CINGULUM_FAILURES=str(self._record.of_ranks), CINGULUM_TASK=own)
+        environment["CINGULUM_RESTARTS"] = str(self._number - 1)
         try:
             # In a session of its own: Grid Engine signals all of its own, mpirun and its daemons, too.
             process = launching.start(["setsid", *self._line(command, environment)], environment)

@@ -51,6 +51,7 @@ class Slurm:
     """One cluster, reached through Slurm's own commands."""
 
     name = "slurm"
+    variables = ("SLURM_CONF",)
     place_variable = "SLURM_CLUSTERS"
 
     def is_here(self) -> bool:

@@ -19,11 +19,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer import batch_environment
 from trainer.data.shards.index import INDEX_NAME
 from trainer.errors import ScratchError, typed
 
 # Where to look, in this order, before the system's folder for temporary files.
-VARIABLES = ("CINGULUM_SCRATCH", "SLURM_TMPDIR", "TMPDIR")
+VARIABLES = ("CINGULUM_SCRATCH", batch_environment.SCRATCH, "TMPDIR")
 
 
 @dataclass(frozen=True)
