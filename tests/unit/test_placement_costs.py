@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from planned_networks import small
 from wording import fails_with
 
-from trainer.errors import InputError
+from trainer.errors import ConfigError, InputError
 from trainer.planning.placement import costs, ways
 from trainer.planning.placement.boxes import whole
 from trainer.planning.placement.checking import check
@@ -116,6 +116,11 @@ def test_of_all_that_send_to_all_no_two_begin_with_the_same_one():
         # The last exchange is of weights, with all others.
         assert to[-3:] == [(rank + step) % 4 for step in (1, 2, 3)]
         assert by[-3:] == [(rank - step) % 4 for step in (1, 2, 3)]
+
+
+def test_a_network_none_of_whose_maps_can_be_cut_is_refused_and_not_left_to_one_rank() -> None:
+    with fails_with(ConfigError):
+        ways.spatial(NETWORK, (100,), range(100))
 
 
 def test_a_part_costs_its_share_of_the_output_and_of_a_sum_its_share_of_the_input():

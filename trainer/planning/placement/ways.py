@@ -48,7 +48,14 @@ def spatial(
         fits = len(shape) == len(parts) + 2 and all(shape[axis] >= count for axis, count in axes.items())
         return grid(shape, axes, ranks) if fits else None
 
-    return with_borders(network, _by(network, divided, ranks[0]))
+    layouts = _by(network, divided, ranks[0])
+    if len(ranks) > 1 and all(len(held.pieces) == 1 for held in layouts.values()):
+        raise ConfigError(
+            f"No feature map of this network can be cut into {' x '.join(map(str, parts))} parts.",
+            cure="Cut into fewer parts, or along other axes; networks of images cannot be cut in space.",
+            key="train.strategy.parts",
+        )
+    return with_borders(network, layouts)
 
 
 def _small(network: OperationGraph, samples: int) -> set[tuple[int, ...]]:
