@@ -291,7 +291,7 @@ def test_a_strategy_of_ones_own_has_a_row_by_what_its_plan_tells(config, capsys,
     monkeypatch.setattr(timing, "ROUNDS", 1)
     monkeypatch.setattr(timing, "CALL_S", 0.0)
     monkeypatch.setenv("COLUMNS", "80")
-    file = tmp_path / "mine.py"
+    file = tmp_path / "own_planned.py"
     file.write_text(OWN)
     line = [f"train.strategy={file}:Mine", "--ranks", "2", "--profile", str(profile_of_two(config, 3.0))]
     capsys.readouterr()
@@ -314,7 +314,7 @@ def test_a_strategy_of_ones_own_has_a_row_by_what_its_plan_tells(config, capsys,
 
 @pytest.mark.parametrize(("name", "told"), [("Silent", "Plan.exchange"), ("Broken", "no_such_thing")])
 def test_a_strategy_of_ones_own_that_does_not_tell_it_is_refused(config, capsys, tmp_path, name, told):
-    file = tmp_path / "other.py"
+    file = tmp_path / "own_refused.py"
     file.write_text(OWN)
     assert app.run(["plan", str(config), f"train.strategy={file}:{name}"]) == 2
     assert told in capsys.readouterr().err
