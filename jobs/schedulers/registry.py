@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 from typing import cast
 
 from jobs.schedulers.base import Allocation, Launcher, Scheduler
+from trainer.errors import LauncherError
 
 # Entry points of this group are schedulers of other packages.
 GROUP = "cingulum.schedulers"
@@ -39,10 +40,20 @@ def is_scheduler(name: str) -> bool:
 
 
 def named(name: str) -> Launcher:
-    """Return the launcher of this name, one of `names`."""
+    """Return the launcher of this name, one of `names`.
+
+    Raises:
+        LauncherError: that of another package cannot be loaded.
+    """
     place = _LOCAL.get(name) or _SCHEDULERS.get(name) or schedulers()[name]
     module, _, kind = place.partition(":")
-    return cast(Launcher, getattr(importlib.import_module(module), kind)())
+    try:
+        return cast(Launcher, getattr(importlib.import_module(module), kind)())
+    except (ImportError, AttributeError) as error:
+        raise LauncherError(
+            f"--launcher {name}: {place} cannot be loaded: {error}.",
+            cure="Install the package that brings it anew, or remove it.",
+        ) from error
 
 
 def every_scheduler() -> Iterator[Scheduler]:

@@ -15,7 +15,7 @@ from jobs.local.mpirun import Mpirun
 from jobs.schedulers import registry
 from jobs.sites import HERE, Site
 from jobs.spec import JobSpec, Resources
-from trainer.errors import JobError, WorldError
+from trainer.errors import JobError, LauncherError, WorldError
 
 ARGV = ["python", "train.py"]
 
@@ -199,3 +199,11 @@ def test_ranks_that_outlive_each_other_are_started_so_and_keep_lost_hosts_compan
 def test_where_there_is_no_slurm_mpirun_is_proposed(monkeypatch, found, launcher) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: found)
     assert registry.preferred() == launcher
+
+
+def test_a_scheduler_of_another_package_that_cannot_be_loaded_is_named(monkeypatch) -> None:
+    monkeypatch.setattr(registry, "schedulers", lambda: {"pbs": "no_such_package.launcher:Pbs"})
+    assert registry.is_scheduler("pbs") and "pbs" in registry.names()
+    with fails_with(LauncherError) as failed:
+        registry.preferred()
+    assert "no_such_package.launcher:Pbs" in failed.value.message
