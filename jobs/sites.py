@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from jobs.site_keys import Kind, KindName, Name, PerKind, Texts, refuse_options
+from jobs.site_keys import SHIPPED, Kind, KindName, Name, PerKind, SchedulerKeys, Texts
 from jobs.spec import check_variables
 from trainer.config import yaml_reader
 from trainer.config.explaining import apart, explain, screenful
@@ -20,15 +20,12 @@ from trainer.errors import JobError
 Names = Annotated[tuple[Name, ...], Field(strict=False)]
 
 
-class Site(PerKind):
+class Site(SchedulerKeys, PerKind):
     """One cluster, or this machine."""
 
     name: str = Field("here", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="name of the profile")
     description: str = Field("", description="one-line description, for lists")
-    gpu_request: Literal["gpus-per-node", "gres", "gpus-per-task"] = Field(
-        "gpus-per-node", description="sbatch's option for GPUs; `gpus-per-task` needs `launcher: srun`"
-    )
-    gpu_type: Name | None = Field(None, description="kind of GPU, as in --gres=gpu:KIND:4")
+    gpu_type: Name | None = Field(None, description="kind of GPU, such as a100")
     before_modules: str = Field(
         "",
         description="lines of bash to run before modules are loaded, such as `module purge` or "
@@ -42,22 +39,17 @@ class Site(PerKind):
     environment: Annotated[dict[str, str], Field(strict=False)] = Field(
         {}, description="variables for every rank; never secrets, as scripts hold them"
     )
-    launcher: Literal["mpirun", "srun"] = Field(
-        "mpirun", description="what starts ranks in an allocation; `mpirun` is that of Open MPI, 4 or 5"
-    )
-    mpi: Name = Field("pmix", description="srun --mpi=, of the kind pmix; see `srun --mpi=list`")
-    srun_options: Texts = Field(
-        (), description="further options of the srun that starts ranks, such as --cpu-bind=cores"
-    )
     mpirun: str | None = Field(
         None, description="path of mpirun; default: the one beside the program, else the first on PATH"
     )
     python: str | None = Field(
         None,
-        description="python3 (3.6 or newer) that looks after jobs under Slurm, outside of images; default: "
-        "the first on PATH, else the one beside the program",
+        description="python3 (3.6 or newer) that looks after jobs under a scheduler, outside of images; "
+        "default: the first on PATH, else the one beside the program",
     )
-    hostfile: str | None = Field(None, description="file of hosts for `--launcher mpirun` without Slurm")
+    hostfile: str | None = Field(
+        None, description="file of hosts for `--launcher mpirun` without a scheduler"
+    )
     fabric: Literal["auto", "ethernet", "infiniband"] = Field(
         "auto", description="network between hosts; `auto` leaves the choice to MPI and NCCL"
     )
@@ -84,17 +76,6 @@ class Site(PerKind):
         {}, description="what is different for a kind of job; see below"
     )
 
-    @field_validator("mpi")
-    @classmethod
-    def _ranks_find_each_other(cls, mpi: str) -> str:
-        if not mpi.startswith("pmix"):
-            whose = "starts ranks of Cray MPICH" if mpi.startswith("cray") else "is not for Open MPI"
-            raise ValueError(
-                f"{mpi} {whose}; Horovod is built with Open MPI here, whose ranks find each other by pmix "
-                "alone, or with launcher: mpirun"
-            )
-        return mpi
-
     @field_validator("environment")
     @classmethod
     def _variables_are_usable(cls, environment: dict[str, str]) -> dict[str, str]:
@@ -103,12 +84,6 @@ class Site(PerKind):
         except JobError as error:
             raise ValueError(error.message.removesuffix(".")) from None
         return environment
-
-    @field_validator("srun_options")
-    @classmethod
-    def _options_of_srun_are_plain(cls, options: tuple[str, ...]) -> tuple[str, ...]:
-        refuse_options(options, of_srun=True)
-        return options
 
     @field_validator(
         "before_modules", "setup", "mpirun", "python", "hostfile", "scratch", "container_options"
@@ -122,13 +97,6 @@ class Site(PerKind):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Site:
-        if self.gpu_request == "gpus-per-task" and self.launcher == "mpirun":
-            raise ValueError(
-                "gpu_request: gpus-per-task needs launcher: srun; mpirun's daemon is one task on each "
-                "host, and would get the GPU of one rank"
-            )
-        if self.srun_options and self.launcher != "srun":
-            raise ValueError("srun_options need launcher: srun")
         if self.infiniband_devices and self.fabric != "infiniband":
             raise ValueError("infiniband_devices need fabric: infiniband")
         return self
@@ -188,7 +156,7 @@ def folder() -> Path:
 
 def shipped() -> Path:
     """Return the folder `slurm` with templates and example profiles, in a checkout or as installed."""
-    return Path(str(resources.files("jobs"))) / "slurm"
+    return Path(str(resources.files("jobs"))) / SHIPPED
 
 
 def _read(path: Path) -> Site:

@@ -120,7 +120,7 @@ def test_the_report_that_pools_folds_is_a_report(site):
         ("kinds: {import: {partiton: cpu}}", "Did you mean 'kinds.import.partition'?"),
         ("kinds: {imprt: {}}", "kinds.imprt: must be 'train', 'crossval', 'import', 'evaluate' or 'report'"),
         ("kinds: {import: {partition: 'a b'}}", "kinds.import.partition: must be letters"),
-        ("kinds: {import: {options: [--time=3]}}", "kinds.import.options: --time is set by the script"),
+        ("kinds: {import: {options: [time=3]}}", "kinds.import.options: 'time=3' is not --name"),
         ("kinds: {import: {name: x}}", "unknown key 'kinds.import.name'"),
         ("kinds: {import: 3}", "kinds.import: must be a section"),
         ("kinds: {report: {minutes: 0}}", "kinds.report.minutes: must be at least 1"),

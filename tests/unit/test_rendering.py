@@ -22,6 +22,7 @@ from jobs import sites
 from jobs.schedulers import script
 from jobs.schedulers.script import _template, plain_name
 from jobs.schedulers.slurm.script import batch_script
+from jobs.site_keys import Kind
 from jobs.sites import Site
 from jobs.spec import JobSpec, Resources
 from trainer.errors import JobError
@@ -442,3 +443,49 @@ def test_only_an_mpirun_beside_a_program_of_a_whole_path_is_taken(tmp_path):
         noted = run_script.run(script.replace("'/data/my study'", str(tmp_path)), place, tmp_path)
         assert noted.arguments[0] == str(taken / "mpirun")
     assert not (tmp_path / "WRONG").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "option", "said"),
+    [
+        ("options", "--output=x", "--output is set by the script itself"),
+        ("options", "--outp=x", "--outp (--output) is set by the script itself"),
+        ("options", "--no-requeue", "--no-requeue is set by the script itself"),
+        ("options", "--partition=gpu", "--partition is the key `partition`"),
+        ("options", "--acc=me", "--acc (--account) is the key `account`"),
+        ("options", "--ntasks-per-gpu=1", "--ntasks-per-gpu conflicts with the nodes, ranks, cores and GPUs"),
+        ("options", "--cpus-per-gpu=4", "--cpus-per-gpu conflicts with"),
+        ("options", "--mem-per-cpu=4G", "--mem-per-cpu conflicts with the key `memory`"),
+        ("options", "--time-min=5", "--time-min conflicts with the key `minutes`"),
+        ("srun_options", "--mpi=pmi2", "--mpi is set by the script itself"),
+        ("srun_options", "--label", "--label would change how ranks are started"),
+        ("srun_options", "--gres=none", "--gres conflicts with"),
+        ("srun_options", "--partition=x", "--partition belongs to the job"),
+    ],
+)
+def test_options_of_a_site_that_would_compete_with_the_scripts_are_refused(key, option, said):
+    with pytest.raises(JobError) as caught:
+        lines(spec(), Site(launcher="srun", **{key: (option,)}))
+    assert caught.value.message.startswith(f"Site 'here': {key}: {said}")
+
+
+def test_so_are_those_of_another_kind_of_job():
+    with pytest.raises(JobError) as caught:
+        lines(spec(kind="train"), Site(kinds={"import": Kind(options=("--time=3",))}))
+    assert caught.value.message == "Site 'here': kinds.import.options: --time is set by the script itself."
+
+
+def test_options_that_compete_with_nothing_are_taken():
+    """Also those that begin as a refused one does."""
+    options = (
+        "--exclusive",
+        "--constraint=a100",
+        "--gres=lscratch:1",
+        "--gpu-bind=closest",
+        "--mem-bind=local",
+    )
+    more = ("--gres-flags=enforce-binding", "--threads-per-core=1", "--hint=nomultithread", "--network=x")
+    found = lines(spec(), Site(options=options + more))
+    assert [line for line in found if line.removeprefix("#SBATCH ") in options + more] == [
+        f"#SBATCH {option}" for option in options + more
+    ]

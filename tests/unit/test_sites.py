@@ -68,19 +68,6 @@ def test_a_file_that_cannot_be_read_is_named(name):
         ("minutes: 0", "minutes: "),
         ("options: [--constraint='a b']", "without blanks and quotes"),
         ("options: [-p gpu]", "without blanks and quotes"),
-        ("options: [--output=x]", "--output is set by the script itself"),
-        ("options: [--outp=x]", "--outp (--output) is set by the script itself"),
-        ("options: [--no-requeue]", "--no-requeue is set by the script itself"),
-        ("options: [--partition=gpu]", "--partition is the key `partition`"),
-        ("options: [--acc=me]", "--acc (--account) is the key `account`"),
-        ("options: [--ntasks-per-gpu=1]", "--ntasks-per-gpu conflicts with the nodes, ranks, cores and GPUs"),
-        ("options: [--cpus-per-gpu=4]", "--cpus-per-gpu conflicts with"),
-        ("options: [--mem-per-cpu=4G]", "--mem-per-cpu conflicts with the key `memory`"),
-        ("options: [--time-min=5]", "--time-min conflicts with the key `minutes`"),
-        ("launcher: srun\nsrun_options: [--mpi=pmi2]", "srun_options: --mpi is set by the script itself"),
-        ("launcher: srun\nsrun_options: [--label]", "--label would change how ranks are started"),
-        ("launcher: srun\nsrun_options: [--gres=none]", "--gres conflicts with"),
-        ("launcher: srun\nsrun_options: [--partition=x]", "--partition belongs to the job"),
         ("launcher: srun\nsrun_options: [-l]", "without blanks and quotes"),
         ("srun_options: [--cpu-bind=none]", "srun_options need launcher: srun"),
         ("modules: ['a; b']", "modules, entry 1: must be letters"),
@@ -100,19 +87,6 @@ def test_what_a_profile_cannot_hold_is_refused_with_its_key(text, said):
         site_of(text)
     assert caught.value.message.partition("/x.yaml: ")[1]
     assert said in caught.value.message
-
-
-def test_options_that_compete_with_nothing_are_taken():
-    """Also those that begin as a refused one does."""
-    options = (
-        "--exclusive",
-        "--constraint=a100",
-        "--gres=lscratch:1",
-        "--gpu-bind=closest",
-        "--mem-bind=local",
-    )
-    more = ("--gres-flags=enforce-binding", "--threads-per-core=1", "--hint=nomultithread", "--network=x")
-    assert Site(options=options + more).options == options + more
 
 
 def test_the_profiles_that_we_ship_say_what_they_are_for():

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from trainer import byte_sizes
+from trainer import batch_environment, byte_sizes
 from trainer.config.augment import AugmentConfig
 from trainer.config.section import LARGEST_SEED, MAY_CHANGE, MONTH_S, Section, may_change
 
@@ -161,7 +161,7 @@ class DataConfig(Section):
         None,
         strict=False,
         description="node-local: folder on each host's own disk; default: `$CINGULUM_SCRATCH`, "
-        "`$SLURM_TMPDIR`, `$TMPDIR`, or the system's folder for temporary files",
+        f"`${batch_environment.SCRATCH}`, `$TMPDIR`, or the system's folder for temporary files",
     )
     scratch_keep: bool = may_change(
         False, description="node-local: leave the copy for the next run; if not, its last user removes it"

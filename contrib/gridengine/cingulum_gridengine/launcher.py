@@ -28,6 +28,8 @@ _ASK_S, _SUBMIT_S = 30.0, 60.0
 _PE = "cingulum"
 # A queue's `notify`: so long before the hard limit Grid Engine begins to end a job, which then stays ended.
 _NOTIFY_S = 60
+# Options of qsub that the script sets, or that would hide its answer.
+_OWN = re.compile("A|N|S|ac?|b|cwd|e|h|hold_jid|j|now|notify|o|q|r|sync|tc?|terse|wd")
 _PLAIN = re.compile(r"/[A-Za-z0-9_./+@-]*")
 
 
@@ -193,19 +195,27 @@ def _options(spec: JobSpec, site: Site, folder: Path, token: str) -> list[str]:
             f"{folder}: Grid Engine cannot write to a path with such characters.",
             cure="Set CINGULUM_HOME to a plain absolute path.",
         )
-    resources_, given = spec.resources, dict(option[2:].partition("=")[::2] for option in site.options)
+    _check_options(site)
+    resources_, given = spec.resources, [option[2:].partition("=")[::2] for option in site.options]
     log = folder / ("out-$TASK_ID.log" if spec.is_array else "out.log")
     name = script.plain_name(spec.name).replace("@", "_")
     options = ["-S /bin/bash", f"-N j_{name}", f"-ac cingulum={token}"]
     options += [f"-o {log}", "-j y", "-r y", "-notify"]
     options += [f"-{flag} {value}" for flag, value in (("q", site.partition), ("A", site.account)) if value]
     if spec.parallel:
-        options.append(f"-pe {given.pop('pe', _PE)} {resources_.nodes * resources_.ranks_per_node}")
+        options.append(f"-pe {dict(given).get('pe', _PE)} {resources_.nodes * resources_.ranks_per_node}")
     if (minutes := resources_.minutes or site.minutes) is not None:
         options.append(f"-l h_rt={minutes * 60 + _NOTIFY_S}")
     if spec.is_array:
         options += [f"-t 1-{len(spec.tasks)}", *([f"-tc {spec.at_once}"] if spec.at_once else [])]
-    return options + [f"-{key} {value}".rstrip() for key, value in given.items() if key != "pe"]
+    return options + [f"-{key} {value}".rstrip() for key, value in given if key != "pe"]
+
+
+def _check_options(site: Site) -> None:
+    own = [name for name in (option[2:].partition("=")[0] for option in site.options) if _OWN.fullmatch(name)]
+    if own:
+        told = f"Site {site.name!r}: options: -{own[0]} is set by the script itself."
+        raise JobError(told, cure="Take it out of the site's profile.")
 
 
 def _supervised(spec: JobSpec, site: Site, folder: Path) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from jobs.schedulers import script
 from jobs.schedulers.script import SchedulerLines, plain_name
+from jobs.schedulers.slurm import site_options
 from jobs.sites import Site
 from jobs.spec import GRACE_S, JobSpec
 from trainer.errors import JobError
@@ -34,6 +35,7 @@ def batch_script(spec: JobSpec, site: Site, folder: Path, token: str) -> str:
     Raises:
         JobError: the site cannot run such a job, or a value can be given to no Slurm or no program.
     """
+    site_options.check(site)
     site = site.of(spec.kind)
     is_array = len(spec.tasks) > 1
     lines = SchedulerLines(
