@@ -16,10 +16,9 @@ import nibabel as nib
 import numpy as np
 from scipy import ndimage
 
-from trainer.data.images.miniature import miniature
 from trainer.data.images.preprocess import Recipe, prepare
 from trainer.data.phantom import image, people, template
-from trainer.data.splits.leaks import _own_part
+from trainer.data.splits.leaks import _own_part, miniature
 
 COPIED = 20
 GAP = 1.5

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from fastapi.responses import PlainTextResponse
 
-from cingulum.service import acting, api, form, home, metrics, pages, token_routes
+from cingulum.service import acting, api, form, home, pages, token_routes
 from cingulum.service.callers import Callers
 from cingulum.service.cluster import ClusterNow, cluster_routes
 from cingulum.service.compare import Comparing, compare_routes
@@ -21,6 +22,7 @@ from cingulum.service.runs_now import RunsNow
 from cingulum.service.tokens import TokenFile
 from cingulum.service.webhook import Webhook
 from jobs import cluster
+from jobs.schedulers.base import ACTIVE, ENDED
 
 
 def create_app(
@@ -83,10 +85,39 @@ def create_app(
     runs = runs or RunsNow((), now.facts)
     app.include_router(api.run_routes(runs))
     app.include_router(home.routes(home.Overview(now, runs)))
-    app.include_router(metrics.routes(now))
+    app.include_router(_metrics(now))
     app.include_router(detail_routes(now, runs))
     app.include_router(cluster_routes(machines))
     app.include_router(compare_routes(Comparing(now, runs)))
     app.include_router(pages.routes(now, runs))
     answer_errors(app)
     return guard
+
+
+_PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def _metrics(now: JobsNow) -> APIRouter:
+    """Figures for Prometheus: a handful, whatever number of jobs there is."""
+    router = APIRouter(tags=["metrics"])
+
+    @router.get("/metrics", response_class=PlainTextResponse)
+    def metrics() -> PlainTextResponse:
+        """Return the user's jobs by state, and whether launchers answer, as Prometheus reads it."""
+        return PlainTextResponse("".join(f"{line}\n" for line in _figures(now)), media_type=_PROMETHEUS)
+
+    return router
+
+
+def _figures(now: JobsNow) -> Iterator[str]:
+    counts = now.store.counts(now.user)
+    yield "# HELP cingulum_jobs Jobs of the user by state."
+    yield "# TYPE cingulum_jobs gauge"
+    for state in (*ACTIVE, *ENDED):
+        yield f'cingulum_jobs{{state="{state}"}} {counts.get(state, 0)}'
+    yield "# HELP cingulum_warnings Launchers that do not answer, and other warnings of the pages."
+    yield "# TYPE cingulum_warnings gauge"
+    yield f"cingulum_warnings {len(now.warnings)}"
+    yield "# HELP cingulum_build_info Version of the service."
+    yield "# TYPE cingulum_build_info gauge"
+    yield f'cingulum_build_info{{version="{version("cingulum")}"}} 1'

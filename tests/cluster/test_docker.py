@@ -217,7 +217,7 @@ def test_the_first_word_is_a_program_or_a_command_of_cingulum(daemon):
 
 
 def test_no_command_of_cingulum_is_hidden_by_a_program_of_the_image(daemon):
-    from cingulum.cli.groups import COMMANDS
+    from cingulum.cli.app import COMMANDS
 
     script = f"for name in {' '.join(COMMANDS)}; do type -P $name; done; true"
     assert in_container(daemon, "bash", "-c", script, image=WITH_SSH) == ""

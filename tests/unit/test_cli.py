@@ -14,7 +14,7 @@ import typer
 
 from cingulum import __main__
 from cingulum.cli import app as cli
-from cingulum.cli.groups import COMMANDS
+from cingulum.cli.app import COMMANDS
 from trainer.errors import ConfigError, Stopped, TrainingError
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.ranks import interfaces
-from trainer.ranks.interfaces import EVERY, LOOPBACK, listening_address
+from trainer.ranks import liveness
+from trainer.ranks.liveness import EVERY, LOOPBACK, listening_address
 
 CARDS = {"eth0": ["10.0.0.5"], "docker0": ["172.17.0.1"], "ib0": ["192.168.7.5"]}
 BTL, OOB = "OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include"
@@ -13,7 +13,7 @@ BTL, OOB = "OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include"
 
 @pytest.fixture
 def cards(monkeypatch):
-    monkeypatch.setattr(interfaces, "interface_addresses", lambda: CARDS)
+    monkeypatch.setattr(liveness, "interface_addresses", lambda: CARDS)
 
 
 def test_ranks_of_one_host_use_its_loopback():
@@ -55,7 +55,7 @@ def test_else_it_is_the_address_on_the_way_to_the_other_hosts(monkeypatch):
         def getsockname(self):
             return self.mine, 4711
 
-    monkeypatch.setattr(interfaces.socket, "socket", Probe)
+    monkeypatch.setattr(liveness.socket, "socket", Probe)
     assert listening_address(["n1", "198.51.100.1", "198.51.100.2"], "n1", {}) == "10.0.0.5"
     assert listening_address(["n1", "198.51.100.1", "203.0.113.1"], "n1", {}) == EVERY
     assert listening_address(["n1", "unknown"], "n1", {}) == EVERY

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from wording import fails_with
 
 from trainer.errors import RunError
-from trainer.telemetry import marks, parts, pipeline, records, trace
+from trainer.telemetry import parts, pipeline, records, timeline, trace
 from trainer.telemetry.facts import RunFacts
 from trainer.telemetry.intervals import Interval, StepIntervals, Transfer, spent, transfers
-from trainer.telemetry.marks import Call, MarkLayout
 from trainer.telemetry.records import RunTelemetry
+from trainer.telemetry.timeline import Call, MarkLayout
 from trainer.telemetry.verdict import verdict
 
 KINDS = ("forward", "stage 2", "update", "input", "wait", "statistics", "reduce", "send", "receive")
@@ -96,7 +96,7 @@ MARKS = (10.0, 12.0, 15.0, 10.5, 11.0, 13.0, 14.0, 14.5, 16.0)
 
 
 def of_call(*stamps: float, layout: MarkLayout = LAYOUT, ended: float = 16.25) -> set[Interval]:
-    return set(marks.intervals(Call(layout, np.array(stamps), ended)))
+    return set(timeline.of_call(Call(layout, np.array(stamps), ended)))
 
 
 def test_the_timestamps_of_a_compiled_step_become_intervals():
@@ -120,16 +120,16 @@ def test_waiting_counts_only_while_nothing_leaves_or_returns():
 def test_a_rank_that_reads_no_input_begins_with_its_first_message():
     """Nothing waits for its timestamp of the start, which TensorFlow takes at the end."""
     layout, stamps = MarkLayout(chunks=(("forward", 0), ("backward", 0))), (9.0, 8.0, 8.5, 4.0, 7.0)
-    found = set(marks.intervals(Call(layout, np.array(stamps), 9.5, 3.0)))
+    found = set(timeline.of_call(Call(layout, np.array(stamps), 9.5, 3.0)))
     assert {Interval("forward", 3.0, 4.0, micro=0), Interval("backward", 4.0, 7.0, micro=0)} <= found
-    whole = set(marks.intervals(Call(MarkLayout(), np.array((9.0, 8.0, 8.5)), 9.5, 3.0)))
+    whole = set(timeline.of_call(Call(MarkLayout(), np.array((9.0, 8.0, 8.5)), 9.5, 3.0)))
     assert Interval("forward", 3.0, 8.0) in whole
 
 
 def test_a_pass_whose_timestamp_came_late_ends_before_the_next_one():
     layout = MarkLayout(chunks=(("forward", 0), ("backward", 0), ("forward", 1), ("backward", 1)))
     ends = (3.0, 2.0, 4.0, 6.5)  # and the whole backward pass at 6
-    found = marks.intervals(Call(layout, np.array((1.0, 3.5, 6.0, *ends)), 7.0))
+    found = timeline.of_call(Call(layout, np.array((1.0, 3.5, 6.0, *ends)), 7.0))
     passes = [(one.kind, one.start, one.end) for one in found if one.micro is not None]
     assert passes == [
         ("forward", 1.0, 2.0), ("backward", 2.0, 2.0), ("forward", 2.0, 4.0), ("backward", 4.0, 6.0)

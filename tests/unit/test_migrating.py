@@ -14,7 +14,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from wording import fails_with
 
-from jobs.store import migrating, tables
+from jobs.store import tables
 from jobs.store.store import Store
 from trainer.errors import StoreError
 
@@ -79,5 +79,5 @@ def test_many_that_open_a_new_store_at_once_make_its_tables_once(tmp_path) -> No
 
 def test_the_newest_file_is_the_format_that_the_code_names() -> None:
     config = Config()
-    config.set_main_option("script_location", str(Path(migrating.__file__).parent / "migrations"))
-    assert ScriptDirectory.from_config(config).get_heads() == [migrating.REVISION]
+    config.set_main_option("script_location", str(Path(tables.__file__).parent / "migrations"))
+    assert ScriptDirectory.from_config(config).get_heads() == [tables.REVISION]

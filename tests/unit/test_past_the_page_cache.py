@@ -15,10 +15,10 @@ from shard_sets import make_mapped_set, make_shard_set, volume_of
 from wording import fails_with
 
 from trainer.bench.loader import page_cache
-from trainer.data.loading import page_cache as choice
 from trainer.data.loading import pipeline
 from trainer.data.shards.shards import ShardSet
 from trainer.errors import ShardError
+from trainer.runs import caching as choice
 
 
 def can_bypass(folder: Path) -> bool:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cingulum.cli.groups import COMMANDS
+from cingulum.cli.app import COMMANDS
 
 HEAVY = ("tensorflow", "keras", "numpy", "h5py", "nibabel", "matplotlib", "mpi4py", "horovod")
 

@@ -14,12 +14,11 @@ from shard_sets import META, make_shard_set, meta_of
 from cingulum.cli import app
 from trainer.config import SplitConfig
 from trainer.data.images import preprocess
-from trainer.data.images.miniature import EDGE, miniature
 from trainer.data.phantom import image, people, template
 from trainer.data.shards.shard_writer import ShardWriter
 from trainer.data.shards.shards import ShardSet
 from trainer.data.splits import leaks
-from trainer.data.splits.leaks import check, duplicates
+from trainer.data.splits.leaks import EDGE, check, duplicates, miniature
 from trainer.data.splits.splits import Split, split
 from trainer.errors import LeakError
 

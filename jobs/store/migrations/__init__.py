@@ -1,1 +1,1 @@
-"""Formats of the store, a file each; `jobs.store.migrating` runs them."""
+"""Formats of the store, a file each; `jobs.store.tables` runs them."""

@@ -1,4 +1,4 @@
-"""Run by alembic: the files of versions/ on the connection that `jobs.store.migrating` hands over."""
+"""Run by alembic: the files of versions/ on the connection that `jobs.store.tables` hands over."""
 
 from alembic import context
 

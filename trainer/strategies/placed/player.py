@@ -8,6 +8,7 @@ player is one update.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 from keras import ops
 
+from trainer.planning.placement import boxes
 from trainer.planning.placement.boxes import Box
 from trainer.planning.placement.operations import Operation
 from trainer.planning.placement.tasks import (
@@ -27,11 +29,11 @@ from trainer.planning.placement.tasks import (
     Task,
 )
 from trainer.planning.placement.units import Placement, Unit
-from trainer.strategies.placed import computing, gradients, pieces
+from trainer.strategies.placed import computing, gradients, normalising, pieces
 from trainer.strategies.placed.gradients import UnitRecord
 from trainer.strategies.placed.mover import Mover, Wanted
-from trainer.strategies.placed.moving import MovingStatistics
 from trainer.strategies.placed.parts import Parts
+from trainer.strategies.placed.pieces import Part
 from trainer.strategies.placed.reading import LOSS
 
 Blocks = dict[str, dict[Box, Any]]
@@ -348,3 +350,48 @@ def _ends(tasks: Sequence[Task]) -> dict[int, tuple[str, int]]:
     ]
     following = [one for _, one in passes[1:]] + [None]
     return {number: one for (number, one), after in zip(passes, following, strict=True) if one != after}
+
+
+class MovingStatistics:
+    """Moving means and variances of a rank's batch norms during an update, one micro-batch after the other.
+
+    All micro-batches are normalised with the statistics of their own samples, added up about the moving mean
+    that there was before the update, so that backward passes compute the same again.
+
+    Args:
+        layers: of the Keras model, by name.
+    """
+
+    def __init__(self, layers: Mapping[str, Any]) -> None:
+        self._layers = layers
+        self._after: dict[int, dict[str, list[Part]]] = defaultdict(lambda: defaultdict(list))
+
+    def move(
+        self, operation: Operation, unit: Unit, micro: int, moments: Any, weights: Sequence[Any]
+    ) -> None:
+        """Move the statistics of the unit's channels, which several of its units may share.
+
+        Args:
+            operation: a batch norm.
+            unit: of it.
+            micro: number of the micro-batch; those before it have been there.
+            moments: of its samples, `(2, c)`.
+            weights: blocks of the unit, as they were before the update.
+        """
+        before = [
+            pieces.assembled(block, self._after[micro - 1][weight.path])
+            if micro and weight.path in self._after[micro - 1]
+            else values
+            for weight, block, values in zip(operation.weights, unit.blocks, weights, strict=True)
+        ]
+        layer = self._layers[operation.layer]
+        fresh = normalising.moved_statistics(operation, layer, moments, weights, before)
+        for weight, block in zip(operation.weights, unit.blocks, strict=True):
+            if weight.path in fresh:
+                known = self._after[micro][weight.path]
+                for part in boxes.subtract(block, [box for box, _ in known]):
+                    known.append((part, pieces.taken(part, block, fresh[weight.path])))
+
+    def moved(self) -> Mapping[str, list[Part]]:
+        """Return the statistics after the last micro-batch, by path."""
+        return self._after[max(self._after)] if self._after else {}
