@@ -93,7 +93,8 @@ def test_a_training_that_loses_a_host_or_hangs_ends_finished(cluster, tmp_path, 
     assert tiny_runs.result(folder)["epochs"] == 8
     assert json.loads((folder / "run.json").read_text())["world_size"] == len(entry.hosts)
     _, _, where, why = job.failures[0].split("\t")
-    assert (where, "does not answer" in why) == ("n2" if fault == "off" else "rank 1 @ n2", True)
+    expected = ("n2" if fault == "off" else "rank 1 @ n2", True)
+    assert (where, "does not answer" in why) == expected, (job.failures, job.log)
 
 
 @pytest.mark.slow

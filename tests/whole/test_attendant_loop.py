@@ -86,7 +86,8 @@ def test_it_ends_with_its_tasks_where_somebody_removed_the_folder(attendant, tmp
     one = attendant(*until(tmp_path / "go"))
 
     def remove() -> None:
-        shutil.rmtree(one.folder)
+        one.folder.rename(tmp_path / "removed")  # at once: it writes while it runs
+        shutil.rmtree(tmp_path / "removed")
         (tmp_path / "go").touch()
 
     later(remove, lambda: (one.folder / attended_files.STATE).exists() and one.tasks[0].is_running)

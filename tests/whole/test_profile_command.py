@@ -71,7 +71,8 @@ def test_every_operation_is_there_and_the_times_add_up_to_about_a_step(tmp_path)
         (one.name, one.kind, one.flops) for one in network.operations
     ]
     for one in profile.operations:
-        assert (one.forward_s[0] > 0) == (one.kind != "input"), one
+        # Of what takes a microsecond, less than a call of nothing took, one of both may be nothing.
+        assert (one.forward_s[0] + one.backward_s[0] > 0) == (one.kind != "input"), one
         if one.kind == "convolution":
             assert one.backward_s[0] > 0
     assert sum(one.parameter_bytes for one in profile.operations) == sum(
