@@ -214,8 +214,10 @@ def phantom(
         str, typer.Option(help="Where age and disease take tissue: regional, as published, or diffuse.")
     ] = "regional",
     layout: Annotated[
-        Literal["bids", "adni"],
-        typer.Option(help="adni: also in ADNI's layout, with its tables, in OUT/sourcedata."),
+        Literal["bids", "adni", "ixi"],
+        typer.Option(
+            help="adni, ixi: also in the layout of that archive, with its tables, in OUT/sourcedata."
+        ),
     ] = "bids",
     workers: Annotated[int | None, typer.Option(help="Processes; default: one per core.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
@@ -232,7 +234,7 @@ def phantom(
     import json
     import time
 
-    from trainer.data.phantom import adni
+    from trainer.data.phantom import archives
     from trainer.data.phantom.cohort import make_cohort
     from trainer.data.phantom.people import draw
     from trainer.progress import Counting
@@ -251,8 +253,11 @@ def phantom(
             contrasts=_names(contrasts),
             pattern=disease,
         )
+    people = [draw(seed, number, _names(groups)) for number in range(subjects)]
     if layout == "adni":
-        adni.write(out, [draw(seed, number, _names(groups)) for number in range(subjects)])
+        archives.write_adni(out, people)
+    elif layout == "ixi":
+        archives.write_ixi(out, people, _names(contrasts))
     seconds = round(time.monotonic() - began, 2)
     if as_json:
         typer.echo(

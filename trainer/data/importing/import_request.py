@@ -80,11 +80,10 @@ class ImportRequest(ImportOptions):
 
     def decisive(self, listing: SourceListing) -> dict[str, Any]:
         """Return the parameters that determine the content of the set, as JSON values."""
-        one_contrast = listing.kind == "bids" and not self.channels
         return {
             "source": listing.name,
             "label": self.label,
-            "contrast": self.first_contrast if one_contrast else None,
+            "contrast": None if self.channels else listing.contrast,
             "classes": list(self.allowed) if self.allowed else None,
             "volumes_per_shard": self.volumes_per_shard,
             "codec": self.codec,

@@ -88,6 +88,7 @@ class SourceListing:
         name: of the source folder or table, without the folders above it.
         findings: what is remarkable about the cohort (warnings).
         maps: what the label maps are made of, where they were asked for.
+        contrast: that names of files were chosen by; None: they say none.
         left_out: images that the choice of visits and diagnoses leaves out, by the reason.
         label_changes: of each subject whose sessions have different labels, these as the tables have them.
     """
@@ -98,6 +99,7 @@ class SourceListing:
     images: tuple[SourceImage, ...]
     findings: tuple[Finding, ...] = ()
     maps: MapRecipe | None = None
+    contrast: str | None = None
     left_out: dict[str, list[str]] = field(default_factory=dict)
     label_changes: dict[str, list[str]] = field(default_factory=dict)
 
@@ -114,7 +116,7 @@ def person(row: Row, table: TextTable, label: str | None) -> dict[str, Any]:
         column = table.find(names)
         return row[column] if column is not None else None
 
-    age, findings = _age(cell(AGE_COLUMNS), table.path.name)
+    age, findings = age_of(cell(AGE_COLUMNS), table.path.name)
     return {
         "label": row[label] if label is not None else None,
         "age": age,
@@ -146,7 +148,8 @@ def known(said: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value not in (None, ())}
 
 
-def _age(text: str | None, where: str) -> tuple[float | None, tuple[Finding, ...]]:
+def age_of(text: str | None, where: str) -> tuple[float | None, tuple[Finding, ...]]:
+    """Return the age in a cell of a table, in years; None, and a finding, where it is no such number."""
     if text is None:
         return None, ()
     try:

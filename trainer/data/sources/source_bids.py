@@ -88,7 +88,7 @@ def find(root: Path, request: SourceRequest) -> SourceListing:
     recipe = None
     if maps is not None:
         images, recipe = source_maps.of_bids(root, images, maps)
-    return SourceListing("bids", _name(root), label, tuple(images), unseen, recipe)
+    return SourceListing("bids", _name(root), label, tuple(images), unseen, recipe, request.contrast)
 
 
 def _check_labels(

@@ -1,7 +1,9 @@
-"""A phantom cohort in the layout of ADNI's archive too, to try what reads a download from there.
+"""A phantom cohort in the layout of an archive too, to try what reads a download from there.
 
-Folders and columns are ADNI's; subjects are of sites that ADNI does not have. Everybody is seen at the scan
-and 6, 12, 24, 36 and 48 months later.
+ADNI: folders and columns are ADNI's; subjects are of sites that ADNI does not have. Everybody is seen at the
+scan and 6, 12, 24, 36 and 48 months later.
+
+IXI: names and columns are IXI's; numbers of subjects are those after IXI's last.
 """
 
 from __future__ import annotations
@@ -29,7 +31,49 @@ _MONTHS = (0, 6, 12, 24, 36, 48)
 _DESCRIPTION = "Phantom_MPRAGE"
 
 
-def write(cohort: Path, participants: Sequence[Person]) -> None:
+_HOSPITALS = {"north": "Guys", "south": "HH", "west": "IOP"}
+_FIRST_OF_IXI = 701
+_OF_IXI = {"T1w": "T1", "T2w": "T2"}
+
+
+def write_ixi(cohort: Path, participants: Sequence[Person], contrasts: Sequence[str]) -> None:
+    """Write `sourcedata/IXI/`, links to the cohort's images, and IXI.csv.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    for person in participants:
+        made = bids.subject_files(person, tuple(contrasts))
+        for contrast in contrasts:
+            place = f"IXI-{_OF_IXI[contrast]}/{_ixi_name(person)}-{_OF_IXI[contrast]}.nii.gz"
+            _link(cohort / made[contrast], cohort / FOLDER / "IXI" / place)
+    _write_table(cohort / FOLDER / "IXI.csv", map(_ixi_row, participants))
+
+
+def _ixi_name(person: Person) -> str:
+    number = _FIRST_OF_IXI + person.number
+    return f"IXI{number}-{_HOSPITALS[person.site]}-{number + 300:04d}"
+
+
+def _ixi_row(person: Person) -> dict[str, str]:
+    born = _scanned(person) - timedelta(days=round(person.age * 365.25))
+    return {
+        "IXI_ID": str(_FIRST_OF_IXI + person.number),
+        "SEX_ID (1=m, 2=f)": {"M": "1", "F": "2"}[person.sex],
+        "HEIGHT": "",
+        "WEIGHT": "",
+        "ETHNIC_ID": "",
+        "MARITAL_ID": "",
+        "OCCUPATION_ID": "",
+        "QUALIFICATION_ID": "",
+        "DOB": born.isoformat(),
+        "DATE_AVAILABLE": "1",
+        "STUDY_DATE": _scanned(person).isoformat(),
+        "AGE": f"{person.age:.2f}",
+    }
+
+
+def write_adni(cohort: Path, participants: Sequence[Person]) -> None:
     """Write `sourcedata/ADNI/`, links to the cohort's T1w images and tissue maps, and ADNI.csv and DXSUM.csv.
 
     Raises:
