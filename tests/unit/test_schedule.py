@@ -9,6 +9,7 @@ import math
 import pytest
 
 from trainer.config import OptimizerConfig, ScheduleConfig
+from trainer.config.training import FALLS
 from trainer.strategies import schedule
 
 OPTIMIZER = OptimizerConfig(learning_rate=0.1)
@@ -87,7 +88,7 @@ def test_a_tail_keeps_every_rate_so_far_and_leaps_nowhere(config: ScheduleConfig
     tail = schedule.learning_rate(config, OPTIMIZER, 8, 5, 9, cycles=[(0, 4)])
     rates = [tail.at(update) for update in range(45)]
     assert rates[:20] == [short.at(update) for update in range(20)]
-    if config.name == "cosine":
+    if FALLS[config.name].ends:
         assert rates[20:] == [rates[19]] * 25 and rates[19] > 0
     else:  # it depends on no number of epochs, so that a longer run has the rates of one begun so
         whole = schedule.learning_rate(config, OPTIMIZER, 8, 5, 9)
@@ -108,3 +109,8 @@ def test_a_schedule_is_made_again_from_its_config() -> None:
     rule = schedule.learning_rate(config, OPTIMIZER, 8, 5, 4, cycles=[(0, 2), (2, 2)])
     again = schedule.RunSchedule(**json.loads(json.dumps(rule.get_config())))
     assert [float(again(s)) for s in range(20)] == [float(rule(s)) for s in range(20)]
+
+
+def test_every_kind_that_can_be_named_has_its_rates() -> None:
+    """One without would stay constant in silence, and the report would say that it fell."""
+    assert schedule._LEFT.keys() == FALLS.keys()

@@ -7,7 +7,7 @@ sections 2.1 and 2.2.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import keras
@@ -149,15 +149,7 @@ class RunSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
     def _fallen(self, update: Any, steps: int) -> Any:
         """Return the share of the peak that is left after the warm-up, at an update in a cycle of `steps`."""
-        ops = keras.ops
-        if self.kind == "cosine":
-            length = max(1, steps - self.warmup_steps)
-            progress = ops.clip((update - self.warmup_steps) / length, 0.0, 1.0)
-            return self.final + (1.0 - self.final) * 0.5 * (1.0 + ops.cos(math.pi * progress))
-        left = ops.ones_like(update)
-        for drop in self.drop_steps if self.kind == "step" else ():
-            left = left * ops.where(update >= drop, self.drop_factor, 1.0)
-        return left
+        return _LEFT[self.kind](self, update, steps)
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments that make an equal schedule."""
@@ -172,3 +164,28 @@ class RunSchedule(keras.optimizers.schedules.LearningRateSchedule):
             "drop_factor": self.drop_factor,
             "accumulation": self.accumulation,
         }
+
+
+def _constant(schedule: RunSchedule, update: Any, steps: int) -> Any:
+    return keras.ops.ones_like(update)
+
+
+def _cosine(schedule: RunSchedule, update: Any, steps: int) -> Any:
+    length = max(1, steps - schedule.warmup_steps)
+    progress = keras.ops.clip((update - schedule.warmup_steps) / length, 0.0, 1.0)
+    return schedule.final + (1.0 - schedule.final) * 0.5 * (1.0 + keras.ops.cos(math.pi * progress))
+
+
+def _step(schedule: RunSchedule, update: Any, steps: int) -> Any:
+    left = keras.ops.ones_like(update)
+    for drop in schedule.drop_steps:
+        left = left * keras.ops.where(update >= drop, schedule.drop_factor, 1.0)
+    return left
+
+
+# By name in `FALLS`: the share of the peak that is left at an update of a cycle of `steps`.
+_LEFT: dict[str, Callable[[RunSchedule, Any, int], Any]] = {
+    "constant": _constant,
+    "cosine": _cosine,
+    "step": _step,
+}
