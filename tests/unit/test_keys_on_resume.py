@@ -7,7 +7,7 @@ import typing
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from wording import fails_with
 
 from trainer import config as configuration
@@ -123,3 +123,15 @@ def test_what_decides_the_weights_may_not_change(section):
     if section == "train.schedule":
         within.remove("train.schedule.extend")  # of epochs that are not trained yet
     assert within and not any(MARKS[key] for key in within)
+
+
+class Strict(configuration.StrategySection):
+    """Of a strategy whose updates no other one makes."""
+
+    name: str = Field("strict", description="this strategy")
+
+
+def test_a_key_of_two_strategies_may_change_only_if_both_say_so():
+    ring, key = STORED.train.strategy, "train.strategy.name"
+    assert configuration.on_resume(key, ring, ring) == configuration.on_resume(key) == "may change"
+    assert configuration.on_resume(key, ring, Strict()) == configuration.on_resume(key, Strict(), ring) == ""

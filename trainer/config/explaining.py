@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from trainer.config import strategy
 from trainer.config.run import RunConfig
@@ -78,17 +79,31 @@ def fields(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[t
             yield from fields(entry, f"{prefix}{name}.{named_alike}.")
 
 
-def on_resume(key: str) -> str:
+def on_resume(key: str, *strategies: BaseModel) -> str:
     """Return whether a dotted key `may change` or `may grow` when a run is resumed; empty if it must not
     change.
+
+    Args:
+        key: in full, such as `train.epochs`.
+        strategies: sections of the run before and after, where these may be two: what one of them forbids, or
+            says otherwise than the other, is forbidden.
     """
+    name = key.removeprefix("train.strategy.")
+    own = [type(one).model_fields[name] for one in strategies if name in type(one).model_fields]
+    marks = {_mark(field) for field in own} if name != key else set()
+    if marks:
+        return marks.pop() if len(marks) == 1 else ""
     return _on_resume().get(key, "")
+
+
+def _mark(field: FieldInfo) -> str:
+    mark = field.json_schema_extra
+    return str(mark.get("on_resume", "")) if isinstance(mark, dict) else ""
 
 
 @functools.cache
 def _on_resume() -> dict[str, str]:
-    marked = ((key, field.json_schema_extra) for key, field in fields())
-    return {key: str(mark["on_resume"]) for key, mark in marked if isinstance(mark, dict)}
+    return {key: mark for key, field in fields() if (mark := _mark(field))}
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:

@@ -159,7 +159,8 @@ def differences(stored: RunConfig, given: RunConfig) -> dict[str, tuple[Any, Any
             if (key := f"train.strategy.{name}") in other:
                 flat.setdefault(key, field.default)
     changed = (k for k in old.keys() | new.keys() if old.get(k) != new.get(k))
-    keys = sorted(k for k in changed if configuration.on_resume(k) != "may change")
+    strategies = (stored.train.strategy, given.train.strategy)
+    keys = sorted(k for k in changed if configuration.on_resume(k, *strategies) != "may change")
     return {key: (old.get(key), new.get(key)) for key in keys}
 
 
