@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, TypeAdapter, model_validator
 
@@ -181,9 +181,9 @@ class ServerConfig(StrategySection):
             )
 
 
-_DIVIDING = (RingConfig, ServerConfig, SpatialConfig, FiltersConfig, HybridConfig, HypergraphConfig)
+_SHARING = (RingConfig, ServerConfig, SpatialConfig, FiltersConfig, HybridConfig, HypergraphConfig)
 # Those that can be planned, which all make the same update: `auto` chooses among them.
-PLANNED = tuple(str(one.model_fields["name"].default) for one in _DIVIDING if one.is_planned)
+PLANNED = tuple(str(one.model_fields["name"].default) for one in _SHARING if one.is_planned)
 _OWN = r"^.+:[A-Za-z_]\w*$"
 
 
@@ -250,7 +250,7 @@ class OwnStrategyConfig(StrategySection):
         return self.name.rpartition(":")[2]
 
 
-SECTIONS: tuple[type[StrategySection], ...] = (*_DIVIDING, AutoConfig)
+SECTIONS: tuple[type[StrategySection], ...] = (*_SHARING, AutoConfig)
 # Every strategy of ours, by the name that its section has.
 BY_NAME = {str(one.model_fields["name"].default): one for one in SECTIONS}
 NAMES = tuple(BY_NAME)
@@ -264,17 +264,14 @@ def _tag(value: Any) -> str:
     return name if name in NAMES else "own"
 
 
-AnyStrategy = Annotated[
-    Annotated[RingConfig, Tag("data")]
-    | Annotated[ServerConfig, Tag("parameter-server")]
-    | Annotated[SpatialConfig, Tag("spatial")]
-    | Annotated[FiltersConfig, Tag("filters")]
-    | Annotated[HybridConfig, Tag("hybrid")]
-    | Annotated[HypergraphConfig, Tag("hypergraph")]
-    | Annotated[AutoConfig, Tag("auto")]
-    | Annotated[OwnStrategyConfig, Tag("own")],
-    Discriminator(_tag),
-]
+if TYPE_CHECKING:
+    AnyStrategy = StrategySection
+else:
+    _tagged = {**BY_NAME, "own": OwnStrategyConfig}
+    AnyStrategy = Annotated[
+        Union[tuple(Annotated[one, Tag(name)] for name, one in _tagged.items())],  # noqa: UP007 - at run time
+        Discriminator(_tag),
+    ]
 _ANY: TypeAdapter[StrategySection] = TypeAdapter(AnyStrategy)
 
 
