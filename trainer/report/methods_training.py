@@ -69,7 +69,7 @@ def training(story: ReportMaterial, settings: dict[str, Any]) -> list[str]:
     sentences += _added(story, get(settings, "train.schedule.name"))
     batch, epochs = get(settings, "train.global_batch"), story.result.get("epochs", len(story.epochs))
     ranks, steps = story.facts.world_size, story.result.get("steps")
-    over = f" over all {count(ranks, 'rank')}" if ranks else ""
+    over = f" over all {ranks} ranks" if ranks and ranks > 1 else ""
     updates = f" ({steps} updates)" if steps else ""
     sentences.append(f"The batch was {batch}{over}; {count(epochs, 'epoch')} were trained{updates}.")
     for key, words in (

@@ -147,7 +147,7 @@ def _cells(row: Row, of_age: str, of_sex: str, of_label: str | None) -> dict[str
 
 
 def _person(rows: Sequence[dict[str, str | None]], table: TextTable) -> _Person:
-    values = {name: dict.fromkeys(row[name] for row in rows if row[name] is not None) for name in rows[0]}
+    values = {name: list(dict.fromkeys(filter(None, (row[name] for row in rows)))) for name in rows[0]}
     data: dict[str, Any] = {name: next(iter(known), None) for name, known in values.items()}
     twice = [f"{name} {' and '.join(known)}" for name, known in values.items() if len(known) > 1]
     data["age"], findings = age_of(data["age"], table.path.name)
