@@ -268,7 +268,7 @@ def doubtful_values(listing: SourceListing) -> list[Finding]:
             names = first_three(f"{i.subject} {i.session}" if i.session else i.subject for i in without)
             message = f"{len(without)} of {len(images)} images have no {what}: {names}."
             findings.append(warning("missing-value", message, "Fill it in where it is known."))
-    from_table = listing.kind != "folder" and any(i.label or i.sex or i.site for i in images)
+    from_table = listing.has_tables and any(i.label or i.sex or i.site for i in images)
     if from_table and all(image.age is None for image in images):
         cells = f"no column {' or '.join(AGE_COLUMNS)}, or empty cells only"
         findings.append(note("missing-value", f"no image has an age: the tables have {cells}."))

@@ -89,6 +89,7 @@ class SourceListing:
         findings: what is remarkable about the cohort (warnings).
         maps: what the label maps are made of, where they were asked for.
         contrast: that names of files were chosen by; None: they say none.
+        has_tables: whether its people are described in tables.
         left_out: images that the choice of visits and diagnoses leaves out, by the reason.
         label_changes: of each subject whose sessions have different labels, these as the tables have them.
     """
@@ -100,6 +101,7 @@ class SourceListing:
     findings: tuple[Finding, ...] = ()
     maps: MapRecipe | None = None
     contrast: str | None = None
+    has_tables: bool = True
     left_out: dict[str, list[str]] = field(default_factory=dict)
     label_changes: dict[str, list[str]] = field(default_factory=dict)
 

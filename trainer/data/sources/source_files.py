@@ -45,7 +45,7 @@ def in_folder(root: Path, request: SourceRequest) -> SourceListing:
         CohortError: no images, neither table nor sub-folders, a table without the columns needed.
     """
     label, labels = request.label, request.table
-    paths, findings = _image_files(root), foreign_files.unread_formats([root], root)
+    paths, findings = image_files(root), foreign_files.unread_formats([root], root)
     if not paths:
         formats = [f"{finding.message} {finding.cure}" for finding in findings]
         cure = " ".join(formats) or f"Known suffixes: {', '.join(SUFFIXES)}."
@@ -61,10 +61,12 @@ def in_folder(root: Path, request: SourceRequest) -> SourceListing:
                 "or sort the images into a sub-folder per label."
             )
             raise CohortError(f"{root}: the labels of its images are unknown.", cure=cure)
-    return SourceListing("folder", root.resolve().name, label, tuple(images), tuple(findings))
+    name = root.resolve().name
+    return SourceListing("folder", name, label, tuple(images), tuple(findings), has_tables=labels is not None)
 
 
-def _image_files(root: Path) -> list[Path]:
+def image_files(root: Path) -> list[Path]:
+    """Return all images below a folder, a pair by its data file, in the order of their paths."""
     paths: dict[Path, None] = {}
     for path in root.rglob("*"):
         parts = path.relative_to(root).parts

@@ -23,7 +23,7 @@ from trainer.data.sources.source_adni import AdniRequest
 from trainer.data.sources.source_kind import SourceRequest
 from trainer.errors import CingulumError, CohortError, ConfigError
 
-# The first that recognises a source lists it.
+# The first that recognises a source lists it; the last recognises any folder.
 KINDS = (source_files.TABLE, source_bids.KIND, source_adni.KIND, source_ixi.KIND, source_files.FOLDER)
 
 _HOW_TO = "docs/how-to/import-your-own-images.md shows the layouts that are read."
