@@ -219,7 +219,8 @@ def test_replicas_and_accumulation_go_with_it(tmp_path, shards, launch, more):
 
 def test_a_rank_that_really_gets_less_of_its_processor_gets_fewer_filters(tmp_path, launch):
     shards = tiny_runs.make_shards(tmp_path / "shards", size=32)
-    more = {**COMMON, "model__width": 32, "train__epochs": 4, "train__strategy": FOLLOWING}
+    # So many that another division is worth its tracing on a fast processor, too.
+    more = {**COMMON, "model__width": 32, "train__epochs": 12, "train__strategy": FOLLOWING}
     config = tiny_runs.write_config(tmp_path, shards, "slowed", **more)
     outcome = launch(2, PROGRAM, "quota", 1, 5, config)
     assert outcome.exit_code == 0, outcome.err
