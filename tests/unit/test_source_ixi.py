@@ -89,6 +89,13 @@ def test_what_is_no_ixi_is_listed_as_before(tmp_path):
     assert listing.kind == "folder" and {image.label for image in listing.images} == {"M", "F"}
 
 
+def test_a_table_of_ones_own_counts_as_for_any_folder(tmp_path):
+    root, table = made(tmp_path)
+    names = sorted(path.name for path in root.iterdir())
+    table.write_text("image,group\n" + "".join(f"{name},{k % 2}\n" for k, name in enumerate(names)))
+    assert [image.label for image in listed((root, table), "group").images] == ["0", "1", "0"]
+
+
 def test_what_is_missing_is_said_with_a_cure(tmp_path):
     place = made(tmp_path)
     with fails_with(CohortError):

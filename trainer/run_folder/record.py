@@ -150,16 +150,16 @@ def other_epoch(result: Mapping[str, Any]) -> str | None:
     return why if isinstance(why, str) else None
 
 
-def differences(stored: RunConfig, given: RunConfig) -> dict[str, tuple[Any, Any]]:
+def differences(stored: RunConfig, requested: RunConfig) -> dict[str, tuple[Any, Any]]:
     """Return dotted key -> its two values, sorted, for every key that differs and may not change."""
-    old, new = settings(stored), settings(given)
-    for flat, other, section in ((new, old, stored.train.strategy), (old, new, given.train.strategy)):
+    old, new = settings(stored), settings(requested)
+    for flat, other, section in ((new, old, stored.train.strategy), (old, new, requested.train.strategy)):
         # What only the other strategy has counts as left at its default.
         for name, field in type(section).model_fields.items():
             if (key := f"train.strategy.{name}") in other:
                 flat.setdefault(key, field.default)
     changed = (k for k in old.keys() | new.keys() if old.get(k) != new.get(k))
-    strategies = (stored.train.strategy, given.train.strategy)
+    strategies = (stored.train.strategy, requested.train.strategy)
     keys = sorted(k for k in changed if configuration.on_resume(k, *strategies) != "may change")
     return {key: (old.get(key), new.get(key)) for key in keys}
 

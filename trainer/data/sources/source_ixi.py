@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from trainer.data.images.findings import Finding, bad, warning
 from trainer.data.images.reading import stem, suffix
+from trainer.data.sources import source_files
 from trainer.data.sources.file_names import first_three
 from trainer.data.sources.joins import as_number, not_joined
 from trainer.data.sources.listing import SourceFile, SourceImage, SourceListing, age_of
@@ -44,7 +45,7 @@ def is_ixi(folder: Path) -> bool:
 def find(root: Path, request: SourceRequest) -> SourceListing:
     """List the images of a contrast, or those that have all of several.
 
-    The label is `sex`, `site`, or a column of the table.
+    The label is `sex`, `site`, or a column of the table. With another table it is a folder of images.
 
     Raises:
         CohortError: no table, none of its ids is one of the images, no such column; another contrast than
@@ -55,6 +56,8 @@ def find(root: Path, request: SourceRequest) -> SourceListing:
             f"{root}: sex and age of its subjects are unknown: they are in IXI.xls.",
             cure=f"Save that as CSV, and give it with --labels FILE. {_HOW_TO}",
         )
+    if request.table.find(("IXI_ID",)) is None and not request.contrasts:
+        return source_files.in_folder(root, request)  # a table of the user's own
     contrasts = request.contrasts or (request.contrast,)
     wrong = [name for name in contrasts if name not in _CONTRASTS]
     if wrong:
