@@ -253,11 +253,12 @@ def phantom(
             contrasts=_names(contrasts),
             pattern=disease,
         )
-    people = [draw(seed, number, _names(groups)) for number in range(subjects)]
-    if layout == "adni":
-        archives.write_adni(out, people)
-    elif layout == "ixi":
-        archives.write_ixi(out, people, _names(contrasts))
+    if layout != "bids":
+        people = [draw(seed, number, _names(groups)) for number in range(subjects)]
+        if layout == "adni":
+            archives.write_adni(out, people)
+        else:
+            archives.write_ixi(out, people, _names(contrasts))
     seconds = round(time.monotonic() - began, 2)
     if as_json:
         typer.echo(

@@ -30,7 +30,6 @@ _FIRST_DAY = date(2006, 1, 2)
 _MONTHS = (0, 6, 12, 24, 36, 48)
 _DESCRIPTION = "Phantom_MPRAGE"
 
-
 _HOSPITALS = {"north": "Guys", "south": "HH", "west": "IOP"}
 _FIRST_OF_IXI = 701
 _OF_IXI = {"T1w": "T1", "T2w": "T2"}
