@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 GROUPS: dict[str, dict[str, str]] = {
     "Data": {
         "phantom": "data:phantom",
+        "dicom": "dicom:dicom",
         "import": "import_:import_images",
         "inspect": "data:inspect_shards",
         "verify": "data:verify_shards",
@@ -177,6 +178,7 @@ def _of_all_commands(
 # What to do after Ctrl-C, where there is something to lose.
 GOING_ON = {
     "phantom": "; the same command goes on where it stopped",
+    "dicom": "; the same command goes on where it stopped",
     "import": "; the same command goes on where it stopped",
     "predict": "; with --output or --out, the same command and --resume goes on where it stopped",
     "train": "; the same command with --resume goes on from the last checkpoint",

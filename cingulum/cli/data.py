@@ -214,10 +214,8 @@ def phantom(
         str, typer.Option(help="Where age and disease take tissue: regional, as published, or diffuse.")
     ] = "regional",
     layout: Annotated[
-        Literal["bids", "adni", "ixi"],
-        typer.Option(
-            help="adni, ixi: also in the layout of that archive, with its tables, in OUT/sourcedata."
-        ),
+        Literal["bids", "adni", "dicom", "ixi", "oasis"],
+        typer.Option(help="Besides BIDS: an archive's layout and tables too, in OUT/sourcedata."),
     ] = "bids",
     workers: Annotated[int | None, typer.Option(help="Processes; default: one per core.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
@@ -255,10 +253,7 @@ def phantom(
         )
     if layout != "bids":
         people = [draw(seed, number, _names(groups)) for number in range(subjects)]
-        if layout == "adni":
-            archives.write_adni(out, people)
-        else:
-            archives.write_ixi(out, people, _names(contrasts))
+        archives.WRITERS[layout](out, people, _names(contrasts))
     seconds = round(time.monotonic() - began, 2)
     if as_json:
         typer.echo(

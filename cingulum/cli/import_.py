@@ -26,7 +26,7 @@ def import_images(
     source: Annotated[
         Path,
         typer.Argument(
-            help="A BIDS folder, ADNI's archive, IXI, a folder of images, or a CSV/TSV of images.",
+            help="A BIDS folder, ADNI's archive, IXI, OASIS-1, a folder of images, or a CSV/TSV of images.",
             show_default=False,
         ),
     ],

@@ -204,7 +204,7 @@ def test_files_of_other_formats_are_counted_by_format(tmp_path):
         "1 file of NRRD (.nrrd, .nhdr) is not read: d.nrrd.",
         "1 file of Philips PAR/REC is not read: c.PAR.",
     ]
-    assert "dcm2niix" in unread_formats([tmp_path], tmp_path)[0].cure
+    assert "cingulum dicom" in unread_formats([tmp_path], tmp_path)[0].cure
 
 
 @pytest.mark.parametrize("layout", ["bids", "folder"])

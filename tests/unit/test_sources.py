@@ -184,7 +184,7 @@ def _folder(*names: str):
 UNUSABLE = {
     "nothing there": (lambda root: root / "nowhere", "there is no such file or folder"),
     "empty folder": (_folder(), "holds no images"),
-    "only DICOM": (_folder("a.dcm"), "dcm2niix"),
+    "only DICOM": (_folder("a.dcm"), "cingulum dicom"),
     "no labels at all": (_folder("a.nii", "b.nii"), "--labels FILE"),
     "a single image": (lambda root: nifti(root / "a.nii"), "is a single image"),
     "no participants.tsv": (_bids_with(None), "has no participants.tsv"),

@@ -97,7 +97,7 @@ def test_dicom_is_named_with_its_converter(tmp_path):
     (tmp_path / "a.hdr").write_bytes(b"\0" * 348)
     with pytest.raises(ImageFault) as caught:
         reading.read(tmp_path / "a.img")
-    assert "dcm2niix" in caught.value.cure
+    assert "cingulum dicom" in caught.value.cure
 
 
 def test_half_of_a_pair_is_named(tmp_path):

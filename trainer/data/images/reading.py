@@ -48,7 +48,7 @@ _HEADER_BYTES = 1024
 # Intent codes of CIFTI-2 files, which are NIfTI-2 files whose values lie on no grid.
 _CIFTI = range(3000, 3100)
 
-_CONVERT = "Convert it to NIfTI (for DICOM: dcm2niix) and import that."
+_CONVERT = "Convert it to NIfTI (for DICOM: `cingulum dicom`) and import that."
 _COPY_AGAIN = "Copy or download the file again."
 
 

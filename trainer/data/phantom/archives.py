@@ -3,7 +3,7 @@
 ADNI: folders and columns are ADNI's; subjects are of sites that ADNI does not have. Everybody is seen at the
 scan and 6, 12, 24, 36 and 48 months later.
 
-IXI: names and columns are IXI's; numbers of subjects are those after IXI's last.
+IXI, OASIS: names and columns are those of the archive; numbers of subjects are those after its last.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from collections.abc import Iterable, Sequence
 from datetime import date, timedelta
 from pathlib import Path
 
-from trainer.data.phantom import bids, files
+import nibabel
+import numpy as np
+
+from trainer.data.phantom import bids, dicom_series, files
 from trainer.data.phantom.image import TISSUES
 from trainer.data.phantom.people import Person
 from trainer.errors import InputError
@@ -33,6 +36,9 @@ _DESCRIPTION = "Phantom_MPRAGE"
 _HOSPITALS = {"north": "Guys", "south": "HH", "west": "IOP"}
 _FIRST_OF_IXI = 701
 _OF_IXI = {"T1w": "T1", "T2w": "T2"}
+
+_FIRST_OF_OASIS = 501
+_RATINGS = {"NC": ("0",), "sMCI": ("0.5",), "pMCI": ("0.5",), "AD": ("0.5", "1")}
 
 
 def write_ixi(cohort: Path, participants: Sequence[Person], contrasts: Sequence[str]) -> None:
@@ -72,7 +78,55 @@ def _ixi_row(person: Person) -> dict[str, str]:
     }
 
 
-def write_adni(cohort: Path, participants: Sequence[Person]) -> None:
+def write_oasis(cohort: Path, participants: Sequence[Person], contrasts: Sequence[str]) -> None:
+    """Write `sourcedata/OASIS/`, the cohort's T1w images in the format Analyze, and OASIS.csv.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    for person in participants:
+        name = _oasis_name(person)
+        folder = cohort / FOLDER / "OASIS" / f"disc{1 + person.number // 40}" / name
+        made = cohort / bids.subject_files(person, ("T1w",))["T1w"]
+        _write_analyze(made, folder / "PROCESSED/MPRAGE/T88_111" / f"{name}_mpr_n4_anon_111_t88_masked_gfc")
+    _write_table(cohort / FOLDER / "OASIS.csv", map(_oasis_row, participants))
+
+
+def _oasis_name(person: Person) -> str:
+    return f"OAS1_{_FIRST_OF_OASIS + person.number:04d}_MR1"
+
+
+def _write_analyze(made: Path, to: Path) -> None:
+    """Write an image as OASIS does: axes to the left, to the front and up; a fourth one of length 1."""
+    upright = nibabel.as_closest_canonical(nibabel.load(made))
+    voxels = np.asanyarray(upright.dataobj).astype(np.int16)[::-1, :, :, np.newaxis]
+    header = nibabel.AnalyzeHeader()
+    header.set_data_dtype(voxels.dtype)
+    header.set_data_shape(voxels.shape)
+    header.set_zooms((*upright.header.get_zooms()[:3], 1.0))
+    files.write(to.with_suffix(".img"), voxels.tobytes(order="F"))
+    files.write(to.with_suffix(".hdr"), header.binaryblock)
+
+
+def _oasis_row(person: Person) -> dict[str, str]:
+    ratings = _RATINGS[person.diagnosis]
+    return {
+        "ID": _oasis_name(person),
+        "M/F": person.sex,
+        "Hand": "R",
+        "Age": f"{person.age:.0f}",
+        "Educ": "",
+        "SES": "",
+        "MMSE": "",
+        "CDR": ratings[person.number // 2 % len(ratings)],
+        "eTIV": "",
+        "nWBV": "",
+        "ASF": "",
+        "Delay": "N/A",
+    }
+
+
+def write_adni(cohort: Path, participants: Sequence[Person], contrasts: Sequence[str]) -> None:
     """Write `sourcedata/ADNI/`, links to the cohort's T1w images and tissue maps, and ADNI.csv and DXSUM.csv.
 
     Raises:
@@ -136,6 +190,21 @@ def _visit_row(person: Person, months: int) -> dict[str, str]:
         "EXAMDATE": seen.isoformat(),
         "DIAGNOSIS": "3" if demented is not None and months >= demented else healthy,
     }
+
+
+def write_dicom(cohort: Path, participants: Sequence[Person], contrasts: Sequence[str]) -> None:
+    """Write `sourcedata/DICOM/`, the cohort as a scanner's archive would leave it, and DICOM.csv with labels.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    dicom_series.write(cohort / FOLDER / "DICOM", cohort, participants, contrasts)
+    rows = ({"subject": dicom_series.patient_id(one), "diagnosis": one.diagnosis} for one in participants)
+    _write_table(cohort / FOLDER / "DICOM.csv", rows)
+
+
+WRITERS = {"adni": write_adni, "dicom": write_dicom, "ixi": write_ixi, "oasis": write_oasis}
+"""What writes a cohort in the layout of an archive too."""
 
 
 def _link(made: Path, to: Path) -> None:

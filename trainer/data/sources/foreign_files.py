@@ -9,14 +9,13 @@ from trainer.data.images.findings import Finding, warning
 from trainer.data.sources.file_names import first_three
 
 _DICOM = "DICOM"
-_DCM2NIIX = "Convert with `dcm2niix -o FOLDER {}` and import that."
 _ITK = "Convert to NIfTI (ITK-SNAP, 3D Slicer, or SimpleITK's ReadImage and WriteImage) and import that."
 # Suffixes of a format's files, and how to convert them. Of a header and its data only the header is listed.
 _FORMATS: dict[str, tuple[tuple[str, ...], str]] = {
-    _DICOM: ((".dcm", ".ima", ".dicom"), _DCM2NIIX.format("DICOM-FOLDER")),
+    _DICOM: ((".dcm", ".ima", ".dicom"), "Convert with `cingulum dicom DICOM-FOLDER BIDS` and import that."),
     "MetaImage (.mha, .mhd)": ((".mha", ".mhd"), _ITK),
     "NRRD (.nrrd, .nhdr)": ((".nrrd", ".nhdr"), _ITK),
-    "Philips PAR/REC": ((".par",), _DCM2NIIX.format("FILE.PAR")),
+    "Philips PAR/REC": ((".par",), "Convert with `dcm2niix -o FOLDER FILE.PAR` and import that."),
     "AFNI (.HEAD, .BRIK)": ((".head",), "Convert with AFNI's `3dAFNItoNIFTI` and import that."),
     "MRtrix (.mif)": ((".mif", ".mif.gz", ".mih"), "Convert with `mrconvert FILE.mif FILE.nii.gz`."),
     "ECAT (.v)": ((".v",), "Convert to NIfTI (FreeSurfer's `mri_convert`) and import that."),

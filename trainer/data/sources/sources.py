@@ -1,4 +1,4 @@
-"""List images, their subjects and labels: of a BIDS folder, ADNI's archive, IXI, a folder or a table.
+"""List images, their subjects and labels: of a BIDS folder, an archive such as ADNI's, a folder or a table.
 
 Nothing is opened here but tables. What is wrong with one image (no label, twice the same session) goes with
 that image as a finding; what makes the whole source unusable is raised.
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trainer.data.images.findings import Finding, bad, status
 from trainer.data.sources import labels as cohort_labels
-from trainer.data.sources import source_adni, source_bids, source_files, source_ixi, tables
+from trainer.data.sources import source_adni, source_bids, source_files, source_ixi, source_oasis, tables
 from trainer.data.sources.bids_names import run_of
 from trainer.data.sources.file_names import first_three, is_text, shown
 from trainer.data.sources.joins import check_distinct
@@ -24,7 +24,10 @@ from trainer.data.sources.source_kind import SourceRequest
 from trainer.errors import CingulumError, CohortError, ConfigError
 
 # The first that recognises a source lists it; the last recognises any folder.
-KINDS = (source_files.TABLE, source_bids.KIND, source_adni.KIND, source_ixi.KIND, source_files.FOLDER)
+KINDS = (
+    source_files.TABLE, source_bids.KIND, source_adni.KIND, source_ixi.KIND, source_oasis.KIND,
+    source_files.FOLDER,
+)  # fmt: skip
 
 _HOW_TO = "docs/how-to/import-your-own-images.md shows the layouts that are read."
 
