@@ -33,6 +33,7 @@ from trainer.strategies.placed.wire import Wire
 
 KINDS = ("convolution", "transposed", "dense")
 _PR_SET_TIMERSLACK = 29
+_AWAKE_S = 5e-4
 
 
 class Accelerator:
@@ -57,9 +58,12 @@ class Accelerator:
         def wait() -> np.int32:
             with self._free:
                 began = time.perf_counter()
-                # Linux lets a thread sleep for up to 50 us longer than it asks for.
+                # Linux lets a thread sleep for up to 50 us longer than it asks for, and a core of a virtual
+                # machine wakes late from a long sleep: the last bit is waited for awake.
                 self._system.prctl(_PR_SET_TIMERSLACK, 1)
-                time.sleep(flops / self._speed)
+                time.sleep(max(0.0, flops / self._speed - _AWAKE_S))
+                while time.perf_counter() - began < flops / self._speed:
+                    pass
                 self.busy_s += time.perf_counter() - began
             return np.int32(0)
 
