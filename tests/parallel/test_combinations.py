@@ -10,6 +10,8 @@ import itertools
 import pytest
 from combined import AXES, REFUSED, Bench, Cell, cells, refusal
 
+pytestmark = pytest.mark.slow
+
 CELLS = cells()
 
 
