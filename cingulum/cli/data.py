@@ -232,9 +232,7 @@ def phantom(
     import json
     import time
 
-    from trainer.data.phantom import archives
     from trainer.data.phantom.cohort import make_cohort
-    from trainer.data.phantom.people import draw
     from trainer.progress import Counting
 
     began = time.monotonic()
@@ -252,6 +250,9 @@ def phantom(
             pattern=disease,
         )
     if layout != "bids":
+        from trainer.data.phantom import archives
+        from trainer.data.phantom.people import draw
+
         people = [draw(seed, number, _names(groups)) for number in range(subjects)]
         archives.WRITERS[layout](out, people, _names(contrasts))
     seconds = round(time.monotonic() - began, 2)

@@ -194,17 +194,14 @@ def _show(sessions: Sequence[DicomSession]) -> None:
 def _as_json(
     sessions: Sequence[DicomSession], conversions: list[Conversion] | None, out: Path, warnings: list[str]
 ) -> dict[str, Any]:
-    from trainer.data.dicom.converting import described
+    from trainer.data.dicom.converting import described, outcomes
 
     failures = {one.stem: one.failure for one in conversions or ()}
     rows = []
-    for session in sessions:
-        for verdict in session.verdicts:
-            number, description, slices, voxel = described(verdict.series)
-            row = {"subject": session.subject, "session": session.number, "series": number}
-            row |= {"description": description, "slices": int(slices), "voxel_mm": voxel}
-            failure = failures.get(session.stem, "") if verdict.is_taken else ""
-            is_taken = verdict.is_taken and not failure
-            rows.append({**row, "taken": is_taken, "reason": failure or verdict.reason})
+    for session, verdict in outcomes(sessions, failures):
+        number, description, slices, voxel = described(verdict.series)
+        row = {"subject": session.subject, "session": session.number, "series": number}
+        row |= {"description": description, "slices": int(slices), "voxel_mm": voxel}
+        rows.append({**row, "taken": verdict.is_taken, "reason": verdict.reason})
     made = sum(not failure for failure in failures.values())
     return {"bids": str(out), "images": made, "series": rows, "warnings": warnings}

@@ -18,6 +18,8 @@ from wording import fails_with
 
 from trainer.data.dicom import converting, people
 from trainer.data.dicom import series as reading
+from trainer.data.importing import importing
+from trainer.data.importing.import_request import ImportRequest
 from trainer.data.phantom import archives, dicom_series
 from trainer.data.phantom.cohort import make_cohort
 from trainer.data.phantom.people import draw
@@ -106,8 +108,12 @@ def test_no_name_and_no_date_is_left(archive, tmp_path):
     born = pydicom.dcmread(first).PatientBirthDate
     day = pydicom.dcmread(first).StudyDate
     dates = born, day, f"{day[:4]}-{day[4:6]}"
-    secret = [text.encode() for text in ("muster", "mara", "karl", "nowhere", *dates)]
-    for path in (tmp_path / "bids").rglob("*"):
+    names = dicom_series.NAME.lower().split("^")
+    secret = [text.encode() for text in (*names, "muster", "karl", "nowhere", *dates)]
+    table = archive.parent / "labels.csv"
+    table.write_text("subject,diagnosis\nPH0001,AD\nPH0002,NC\nPH0003,AD\n")
+    importing.run(ImportRequest(source=tmp_path / "bids", target=tmp_path / "shards", labels=table, size=16))
+    for path in (*(tmp_path / "bids").rglob("*"), *(tmp_path / "shards").rglob("*")):
         if path.is_file():
             content = path.read_bytes()
             plain = gzip.decompress(content) if path.suffix == ".gz" else content
@@ -255,7 +261,3 @@ def test_one_id_for_all_is_doubted(archive, tmp_path):
         change(path, PatientID="ANON1", PatientSex="", PatientBirthDate="")
     refused = command(archive, tmp_path / "bids", "--series", "t1*", "--dry-run")
     assert refused.returncode == 0 and "--subject folder" in refused.stderr
-
-
-def test_phantoms_have_the_name_that_is_looked_for():
-    assert dicom_series.NAME == "Mustermann^Mara"

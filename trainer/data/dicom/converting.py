@@ -12,7 +12,7 @@ import json
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ import dcm2niix
 import nibabel
 
 from trainer import atomic
+from trainer.data.dicom.choosing import SeriesVerdict
 from trainer.data.dicom.people import DicomSession
 from trainer.data.dicom.series import Series
 from trainer.data.workers import held_back, in_order
@@ -202,12 +203,10 @@ def _write_tables(sessions: Sequence[DicomSession], failures: dict[str, str], ou
     """
     people: dict[str, list[Sequence[str]]] = {}
     judged: list[tuple[str, ...]] = [_JUDGED]
+    for session, verdict in outcomes(sessions, failures):
+        cells = *described(verdict.series), "yes" if verdict.is_taken else "no", verdict.reason
+        judged.append((session.subject, f"{session.number:02d}", *cells))
     for session in sessions:
-        for verdict in session.verdicts:
-            failure = failures[session.stem] if verdict.is_taken else ""
-            is_made = verdict.is_taken and not failure
-            cells = *described(verdict.series), "yes" if is_made else "no", failure or verdict.reason
-            judged.append((session.subject, f"{session.number:02d}", *cells))
         series = session.taken
         if series is not None and not failures[session.stem]:
             age, scanner = series.patient.age, series.patient.without_names(series.acquisition.scanner)
@@ -220,6 +219,24 @@ def _write_tables(sessions: Sequence[DicomSession], failures: dict[str, str], ou
     _write(out / "series.tsv", judged)
     first = [(f"sub-{subject}", *visits[0][1:]) for subject, visits in people.items()]
     _write(out / "participants.tsv", [("participant_id", "sex", "age", "scanner"), *first])
+
+
+def outcomes(
+    sessions: Sequence[DicomSession], failures: Mapping[str, str]
+) -> Iterator[tuple[DicomSession, SeriesVerdict]]:
+    """Yield every series of every session, one that could not be converted as not taken.
+
+    Args:
+        sessions: of all subjects.
+        failures: by the stem of a session, why its series has no image, or nothing.
+    """
+    for session in sessions:
+        for verdict in session.verdicts:
+            failure = failures.get(session.stem) if verdict.is_taken else None
+            yield (
+                session,
+                SeriesVerdict(verdict.series, is_taken=False, reason=failure) if failure else verdict,
+            )
 
 
 def described(series: Series) -> tuple[str, str, str, str]:

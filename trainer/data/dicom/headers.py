@@ -147,7 +147,8 @@ def _read(path: Path, headers: FolderHeaders) -> None:
             # Old files begin with their first element, of group 8, in place of the preamble.
             is_bare = file.read(2) == b"\x08\x00"
         dataset = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=list(_TAGS), force=is_bare)
-        key = _key(dataset)
+        orientation, positions = _place(dataset)
+        key = _key(dataset, orientation)
         if key is None:
             of_class = dataset.file_meta.get("MediaStorageSOPClassUID")
             is_cut = not is_bare and "TransferSyntaxUID" not in dataset.file_meta
@@ -159,8 +160,7 @@ def _read(path: Path, headers: FolderHeaders) -> None:
         if key not in headers.series:
             headers.series[key] = _patient(dataset), _acquisition(dataset), []
         entry, number = path.stat(), _number(dataset, "InstanceNumber")
-        stamp, (_, positions) = (entry.st_size, entry.st_mtime_ns), _place(dataset)
-        whole = None if number is None else int(number)
+        whole, stamp = None if number is None else int(number), (entry.st_size, entry.st_mtime_ns)
         slice_file = SliceFile(_text(dataset, "SOPInstanceUID"), str(path), positions, whole, stamp)
         headers.series[key][2].append(slice_file)
     except InvalidDicomError:
@@ -169,13 +169,12 @@ def _read(path: Path, headers: FolderHeaders) -> None:
         headers.damaged += 1
 
 
-def _key(dataset: Any) -> SeriesKey | None:
+def _key(dataset: Any, orientation: tuple[float, ...]) -> SeriesKey | None:
     """Return what an image belongs to; None for what is no image."""
     rows, columns = _number(dataset, "Rows"), _number(dataset, "Columns")
     series = _text(dataset, "SeriesInstanceUID")
     if not (series and rows and columns and _text(dataset, "SOPInstanceUID")):
         return None
-    orientation, _ = _place(dataset)
     return SeriesKey(
         _text(dataset, "StudyInstanceUID") or _text(dataset, "StudyDate") or series,
         series,
