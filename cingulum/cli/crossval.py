@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -24,6 +24,9 @@ def crossval(
         int | None, typer.Option(help="Folds. Default: data.split.folds of CONFIG, or 5.", min=2)
     ] = None,
     seeds: Annotated[int, typer.Option(help="Networks per fold: train.seed and the next ones.", min=1)] = 1,
+    by: Annotated[
+        Literal["site"] | None, typer.Option(help="Hold out one site at a time; folds are the sites.")
+    ] = None,
     ranks: Annotated[int, typer.Option(help="Ranks that train a fold together.", min=1)] = 1,
     side_by_side: Annotated[
         int, typer.Option(metavar="K", help="Folds trained at once; they share cores and GPUs.", min=1)
@@ -56,12 +59,13 @@ def crossval(
     Example:
       cingulum crossval examples/crossval.yaml --folds 5 --seeds 3 --side-by-side 2
       mpirun -np 2 cingulum crossval examples/crossval.yaml --folds 5 --fold 0
+      cingulum crossval examples/crossval.yaml --by site
     """
     import json
 
     if fold is not None:
         return _train_one(
-            config, overrides or [], folds, seeds, (fold, seed), dry_run=dry_run, as_json=as_json
+            config, overrides or [], folds, seeds, by, (fold, seed), dry_run=dry_run, as_json=as_json
         )
     if seed is not None:
         raise ConfigError("--seed chooses one run.", cure="Add --fold I; or set the first seed: train.seed=S")
@@ -71,7 +75,7 @@ def crossval(
     from trainer.progress import Counting
 
     launching.refuse_ranks()
-    crossval = plans.plan(config, overrides or [], folds=folds, seeds=seeds)
+    crossval = plans.plan(config, overrides or [], folds=folds, seeds=seeds, by=by)
     plans.check(crossval)
     means = launching.Means.here(ranks=ranks, at_once=side_by_side)
     if dry_run:
@@ -92,6 +96,7 @@ def _train_one(
     overrides: list[str],
     folds: int | None,
     seeds: int,
+    by: Literal["site"] | None,
     chosen: tuple[int, int | None],
     *,
     dry_run: bool,
@@ -102,7 +107,7 @@ def _train_one(
     from trainer.crossval import folds as plans
 
     def load() -> RunConfig:
-        crossval = plans.plan(config, overrides, folds=folds, seeds=seeds)
+        crossval = plans.plan(config, overrides, folds=folds, seeds=seeds, by=by)
         fold = plans.one(crossval, *chosen)
         plans.check(crossval)
         if not dry_run:
@@ -205,8 +210,28 @@ def readable(folder: Path, summary: dict[str, Any]) -> str:
         over = summary["over_folds"].get(name)
         spread = f"{over['mean']:.3f} ({over['sd']:.3f})" if over else ""
         lines.append(f"{name.replace('_', ' '):<20} {figure['value']:<8.3f} {interval:<26} {spread}".rstrip())
+    lines += _sites(summary)
     files = [f"report: {folder / 'report.html'}", f"predictions: {folder / 'predictions.csv'}"]
     return "\n".join([*lines, "", *files])
+
+
+def _sites(summary: dict[str, Any]) -> list[str]:
+    """Return a line for each site, with the figure that stands first, and whether sites differ."""
+    content = summary.get("by_site")
+    if not content:
+        return []
+    lines = [
+        "",
+        f"{'by site':<20} {'subjects':<8} {next(iter(content['sites'][0]['pooled'])).replace('_', ' ')}",
+    ]
+    for site in content["sites"]:
+        figure = next(iter(site["pooled"].values()))
+        value = "-" if figure["value"] is None else f"{figure['value']:.3f}"
+        ends = figure["interval"]
+        interval = f" ({ends[0]:.3f} to {ends[1]:.3f})" if ends else ""
+        lines.append(f"{site['site']:<20} {site['subjects']:<8} {value}{interval}")
+    p, name = content["differ"]["p"], content["differ"]["figure"]
+    return [*lines, f"whether sites differ in {name}: " + ("too few to say" if p is None else f"p = {p:.3g}")]
 
 
 def _scans(summary: dict[str, Any]) -> str:

@@ -213,6 +213,10 @@ def phantom(
     disease: Annotated[
         str, typer.Option(help="Where age and disease take tissue: regional, as published, or diffuse.")
     ] = "regional",
+    sites: Annotated[
+        Literal["fair", "telling"],
+        typer.Option(help="Who is scanned where: anybody anywhere, or groups at sites that tell them."),
+    ] = "fair",
     layout: Annotated[
         Literal["bids", "adni", "dicom", "ixi", "oasis"],
         typer.Option(help="Besides BIDS: an archive's layout and tables too, in OUT/sourcedata."),
@@ -251,10 +255,12 @@ def phantom(
         )
     if layout != "bids":
         from trainer.data.phantom import archives
+            sites=sites,
         from trainer.data.phantom.people import draw
 
-        people = [draw(seed, number, _names(groups)) for number in range(subjects)]
-        archives.WRITERS[layout](out, people, _names(contrasts))
+        people = [draw(seed, number, _names(groups), sites) for number in range(subjects)]
+        more = {"workers": workers} if layout == "raw" else {}
+        archives.WRITERS[layout](out, people, _names(contrasts), **more)
     seconds = round(time.monotonic() - began, 2)
     if as_json:
         typer.echo(

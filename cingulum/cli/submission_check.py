@@ -22,7 +22,7 @@ def crossval(path: Path, overrides: Sequence[str], *, folds: int, seeds: int, ha
     """
     from trainer.crossval import folds as plans
 
-    plan = plans.plan(path, overrides, folds=folds, seeds=seeds)
+    plan = plans.plan(path, overrides, folds=folds, seeds=seeds, has_data=has_data)
     if has_data:
         plans.check(plan)
 

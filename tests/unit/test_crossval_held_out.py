@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from shard_sets import make_shard_set
 from wording import fails_with
 
 from trainer.crossval import folds, held_out, tables
@@ -29,7 +30,8 @@ def crossval(
     """Three folds; volumes 2k and 2k + 1 are scans of subject k."""
     tmp_path.mkdir(exist_ok=True)
     config = tmp_path / "run.yaml"
-    config.write_text(f"name: cv\nruns: {tmp_path}\ndata: {{shards: nowhere}}\n")
+    shards = make_shard_set(tmp_path / "shards", rows).path
+    config.write_text(f"name: cv\nruns: {tmp_path}\ndata: {{shards: {shards}}}\n")
     made = folds.plan(config, folds=3, seeds=seeds)
     for fold in made.folds:
         test = [row for row in range(rows) if (row // 2) % 3 == fold.number]

@@ -7,7 +7,8 @@ import collections
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from trainer.data.splits.splits import bands, by_hash, deal
+from trainer.data.splits.dealing import by_hash, deal
+from trainer.data.splits.splits import bands
 
 
 @settings(max_examples=60)

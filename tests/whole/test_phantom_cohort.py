@@ -209,6 +209,7 @@ def test_a_cohort_cut_short_is_completed_to_the_same_bytes(cohort: Path, tmp_pat
         ({"contrasts": ("T2w",)}, "first contrast"),
         ({"contrasts": ()}, "first contrast"),
         ({"pattern": "global"}, "--disease 'global'"),
+        ({"sites": "far"}, "--sites 'far'"),
     ],
 )
 def test_an_impossible_argument_is_refused_before_anything_is_written(

@@ -21,6 +21,9 @@ class SplitConfig(Section):
         None, ge=2, le=1000, description="k-fold cross-validation: the test split is one of k folds"
     )
     fold: int = Field(0, ge=0, le=999, description="which of the folds is held out, from 0")
+    by: Literal["site"] | None = Field(
+        None, description="each fold is a site, by name; `folds` is then the number of sites"
+    )
     seed: int = Field(0, ge=0, le=LARGEST_SEED, description="seed of the division")
     stratify: tuple[Literal["label", "site", "sex", "age"], ...] = Field(
         ("label", "site", "sex", "age"),
@@ -30,6 +33,10 @@ class SplitConfig(Section):
 
     @model_validator(mode="after")
     def _leaves_something_to_train_on(self) -> SplitConfig:
+        if self.by is not None and self.folds is None:
+            raise ValueError(
+                "by: site needs folds, the number of sites; `cingulum crossval --by site` counts them"
+            )
         held_out = 1 / self.folds if self.folds else self.test
         if self.validation + held_out >= 1:
             raise ValueError("validation and test together leave no subject for training")

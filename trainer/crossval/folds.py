@@ -24,10 +24,12 @@ import psutil
 from trainer import config as configuration
 from trainer.atomic import write_text
 from trainer.config import RunConfig
+from trainer.data.shards.index import Volume
 from trainer.data.shards.shards import ShardSet
 from trainer.data.splits import leaks
+from trainer.data.splits import splits as splits_by_subject
 from trainer.data.splits.splits import Split
-from trainer.errors import ConfigError, LeakError, RunError, typed
+from trainer.errors import CohortError, ConfigError, LeakError, RunError, typed
 from trainer.run_folder import record
 from trainer.run_folder.crossval_folder import CONFIG_NAME
 from trainer.run_folder.record import RunFolder
@@ -92,26 +94,43 @@ class CrossValidation:
         return tuple(fold for fold in self.folds if fold.state != "finished")
 
 
-def plan(path: Path, overrides: Sequence[str] = (), *, folds: int | None, seeds: int) -> CrossValidation:
-    """Return the runs of a cross-validation; nothing is read but the configuration.
+def plan(
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    folds: int | None,
+    seeds: int,
+    by: Literal["site"] | None = None,
+    has_data: bool = True,
+) -> CrossValidation:
+    """Return the runs of a cross-validation; nothing is read but the configuration, and sites of the set.
 
     Args:
         path: YAML file of a run.
         overrides: `key=value` changes of it.
-        folds: how many; default: data.split.folds of the configuration, or 5.
+        folds: how many; default: data.split.folds of the configuration, or 5; by site: as many as there are.
         seeds: networks per fold: train.seed and the numbers after it. The folds are the same for all.
+        by: hold out one site at a time.
+        has_data: whether the shard set is there; else its sites are not counted.
 
     Raises:
-        ConfigError: as for a run.
+        ConfigError: as for a run; folds are counted by site and given otherwise.
+        CohortError: all subjects are of one site.
+        ShardError: by site, and the shard set cannot be opened.
     """
-    folds = folds or configuration.load(path, overrides).data.split.folds or 5
-    split = [f"data.split.folds={folds}", "data.split.fold=0"]
+    stored = configuration.load(path, overrides)
+    if by == "site" or stored.data.split.by == "site":
+        count = _count_sites(stored, folds) if has_data else folds or stored.data.split.folds
+        split = ["data.split.by=site", f"data.split.folds={count}"]
+    else:
+        split = [f"data.split.folds={folds or stored.data.split.folds or 5}"]
+    split.append("data.split.fold=0")
     config = configuration.load(path, [*overrides, *split])
     text = configuration.dump(config)
     numbers = tuple(range(config.train.seed, config.train.seed + seeds))
     runs = []
     for seed in numbers:
-        for number in range(folds):
+        for number in range(config.data.split.folds or 0):
             changes = (
                 f"name=fold-{number}-seed-{seed}",
                 f"runs={json.dumps(str(config.folder))}",
@@ -120,6 +139,43 @@ def plan(path: Path, overrides: Sequence[str] = (), *, folds: int | None, seeds:
             )
             runs.append(Fold(number, seed, changes, configuration.parse(text, changes, source=str(path))))
     return CrossValidation(config, numbers, tuple(runs))
+
+
+def _count_sites(config: RunConfig, folds: int | None) -> int:
+    """Return the number of sites of the subjects that a configuration divides."""
+    volumes = ShardSet.open(config.data.shards).volumes
+    classes = config.data.classes if config.task.name == "classification" else None
+    if config.task.name == "classification" and classes is None:
+        classes = tuple(sorted({volume.label for volume in volumes if volume.label is not None}))
+    there = splits_by_subject.sites(volumes, classes, _targets(config, volumes))
+    if folds not in (None, len(there)):
+        raise ConfigError(
+            f"--folds {folds}, and the subjects are of {len(there)} sites.", cure="Leave out --folds."
+        )
+    if len(there) < 2:
+        which = f"all subjects are of one site ({there[0]})" if there[0] else "no subject has a site"
+        raise CohortError(
+            f"{config.data.shards}: {which}.",
+            cure="Import with a table that has a column site.",
+            path=config.data.shards,
+        )
+    return len(there)
+
+
+def _targets(config: RunConfig, volumes: Sequence[Volume]) -> list[float | None] | None:
+    """Return what a regression learns of each volume, as its task reads it; None for other tasks."""
+    if config.task.name != "regression":
+        return None
+    if (config.task.target or "age") == "age":
+        return [volume.age for volume in volumes]
+    return [_number(volume.label) for volume in volumes]
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:  # the task refuses it
+        return None
 
 
 def one(crossval: CrossValidation, number: int, seed: int | None) -> Fold:

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from trainer.atomic import write_text
-from trainer.crossval import held_out
+from trainer.crossval import by_site, held_out
 from trainer.crossval.folds import CrossValidation, Fold
 from trainer.crossval.held_out import HeldOut
+from trainer.data.shards.shards import ShardSet
+from trainer.data.splits import splits
 from trainer.errors import RunError, typed
 from trainer.metrics import ranking
 from trainer.metrics.classification import classification_metrics
@@ -55,6 +57,7 @@ def write(crossval: CrossValidation) -> dict[str, Any]:
         "classes": list(scans.classes),
         "shards": RunRecord.read(crossval.folds[0].run.run).shards.content_hash,
         "folds": crossval.config.data.split.folds,
+        **({"by": crossval.config.data.split.by} if crossval.config.data.split.by else {}),
         "seeds": list(crossval.seeds),
         "volumes": len(scans.rows),
         "subjects": len(set(scans.subjects.tolist())),
@@ -65,11 +68,32 @@ def write(crossval: CrossValidation) -> dict[str, Any]:
             {"seed": s, "metrics": metrics} for s, metrics in zip(crossval.seeds, seeds, strict=True)
         ],
         "per_fold": runs,
+        **_by_site(scans, crossval),
         "intervals": {"unit": "subject", "level": 0.95},
         "note": NOTE,
     }
     record.write_json(crossval.folder / SUMMARY_NAME, summary)
     return summary
+
+
+def _by_site(scans: HeldOut, crossval: CrossValidation) -> dict[str, Any]:
+    """Return the figures of each site, where the set has several."""
+    volumes = ShardSet.open(crossval.config.data.shards).volumes
+    home = splits.site_of(volumes, scans.rows.tolist())
+    sites = [home[volumes[row].subject] for row in scans.rows.tolist()]
+    parts = by_site.parts(sites)
+    if len(parts) < 2:
+        return {}
+    each = [
+        {
+            "site": site,
+            "volumes": len(places),
+            "subjects": len(set(scans.subjects[places].tolist())),
+            "pooled": pooled(by_site.at(scans, places)),
+        }
+        for site, places in parts.items()
+    ]
+    return {"by_site": {"sites": each, "differ": by_site.differ(scans, sites)}}
 
 
 def headline(metrics: dict[str, Any]) -> str:

@@ -147,13 +147,15 @@ def _partitions(story: ReportMaterial, settings: dict[str, Any], groups: Sequenc
     sentences = [
         "Subjects, not images, were divided, so that all scans of a subject are in the same partition."
     ]
-    if folds:
+    by_site, fold = get(settings, "data.split.by") == "site", get(settings, "data.split.fold")
+    if folds and by_site:
         sentences.append(
-            f"The test partition is fold {get(settings, 'data.split.fold')} of {folds} (numbered from 0)."
+            f"The test partition is all subjects of one site, number {fold} of {folds} by name (from 0)."
         )
     strata = get(settings, "data.split.stratify")
     if strata:
-        sentences.append(f"The division was stratified by {', '.join(map(str, strata))} (seed {seed}).")
+        what = "The division of the others" if by_site else "The division"
+        sentences.append(f"{what} was stratified by {', '.join(map(str, strata))} (seed {seed}).")
     elif seed is not None:
         by = "stratified by class" if story.task.name == "classification" else "at random"
         sentences.append(f"It was made {by} (seed {seed}).")
@@ -165,6 +167,8 @@ def _partitions(story: ReportMaterial, settings: dict[str, Any], groups: Sequenc
             group = whole[name]
             people = "" if group.subjects is None else f" of {count(group.subjects, 'subject')}"
             parts.append(f"{count(group.scans, 'scan')}{people} ({group.scans / total:.0%}) for {_use(name)}")
+    elif folds:
+        sentences.append(f"The test partition is fold {fold} of {folds} (numbered from 0).")
     if parts:
         sentences.append(f"There were {'; '.join(parts)}.")
     if reserved := leaks.reservation(get(settings, "data.leaks")):

@@ -49,6 +49,7 @@ def make_cohort(
     groups: Sequence[str] = DIAGNOSES,
     contrasts: Sequence[str] = ("T1w",),
     pattern: str = DEFAULT,
+    sites: str = "fair",
 ) -> Outcome:
     """Write a BIDS folder of synthetic brains; complete it where an earlier call was stopped.
 
@@ -68,6 +69,7 @@ def make_cohort(
         groups: which of `people.DIAGNOSES` take part.
         contrasts: images of each person: T1w, or T1w and T2w.
         pattern: where age and disease take tissue: one of `PATTERNS`.
+        sites: who is scanned where: one of `people.SITE_CHOICES`.
 
     Raises:
         InputError: an impossible argument; a folder that holds something else or cannot be written.
@@ -79,6 +81,10 @@ def make_cohort(
     _check_contrasts(contrasts)
     if pattern not in PATTERNS:
         raise InputError(f"unknown --disease {pattern!r}", cure=f"give --disease {' or '.join(PATTERNS)}")
+    if sites not in people.SITE_CHOICES:
+        raise InputError(
+            f"unknown --sites {sites!r}", cure=f"give --sites {' or '.join(people.SITE_CHOICES)}"
+        )
     parameters: dict[str, Any] = {
         "recipe": bids.RECIPE,
         "subjects": int(subjects),
@@ -88,9 +94,10 @@ def make_cohort(
         "groups": list(groups),
         "contrasts": list(contrasts),
         "disease": pattern,
+        **({"sites": sites} if sites != "fair" else {}),
     }
     claimed = _claimed(folder, parameters)
-    participants = [people.draw(seed, number, groups) for number in range(subjects)]
+    participants = [people.draw(seed, number, groups, sites) for number in range(subjects)]
     missing = [person for person in participants if not _is_made(folder, person, contrasts)]
     if on_progress:
         on_progress(subjects - len(missing), subjects)

@@ -19,6 +19,7 @@ from trainer.data.sources.joins import check_distinct
 from trainer.data.sources.labels import LabelChange
 from trainer.data.sources.listing import SourceImage, SourceListing
 from trainer.data.sources.map_request import MapRequest
+from trainer.data.sources.site_labels import told_by_site
 from trainer.data.sources.source_adni import AdniRequest
 from trainer.data.sources.source_kind import SourceRequest
 from trainer.errors import CingulumError, CohortError, ConfigError
@@ -127,7 +128,8 @@ def _checked(
     if listing.maps is None or classes:
         listing = cohort_labels.labelled(listing, classes)
     doubtful = cohort_labels.doubtful_values(listing)
-    return replace(listing, findings=(*listing.findings, *doubtful))
+    by_site = told_by_site(listing.images, listing.label_name)
+    return replace(listing, findings=(*listing.findings, *doubtful, *by_site))
 
 
 def _check_ids(listing: SourceListing) -> None:

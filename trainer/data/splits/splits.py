@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import collections
 import difflib
-import hashlib
-import itertools
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from trainer.config import SplitConfig
 from trainer.data.shards.index import Volume
+from trainer.data.splits.dealing import deal
 from trainer.errors import CohortError
 
 AGE_BANDS = 4
@@ -48,7 +46,7 @@ def split(
 
     The label comes first: each class is divided in the shares asked for, with at least one subject in every
     split, and k folds differ by one subject at most. Site, sex and age are balanced as far as that allows
-    (`stratification.deal`); who has none counts as a level of its own. A subject's scans stay together: it
+    (`dealing.deal`); who has none counts as a level of its own. A subject's scans stay together: it
     counts as the label and the site that it has most often, and the age of its first scan.
 
     Args:
@@ -59,32 +57,28 @@ def split(
         targets: for regression, the target of each volume, by row; volumes with None or NaN are left out.
             Bands of the target take the label's part in `config.stratify`.
 
+    With `config.by` a fold is a site; what it holds out may lack a class.
+
     Raises:
         CohortError: no volume to divide, too few subjects for the splits; fewer than two classes, or a class
-            that no volume has, or that has too few subjects to be in every split.
+            that no volume has, or that has too few subjects to be in every split; other than as many sites as
+            folds.
     """
-    if classes is not None:
-        _check_labels(volumes, classes)
-    rows = [row for row, volume in enumerate(volumes) if classes is None or volume.label in classes]
-    if targets is not None:
-        rows = [row for row in rows if _known(targets[row]) is not None]
-    if not rows:
-        raise CohortError(
-            f"none of {len(volumes)} volumes has a target." if len(volumes) else "there are no volumes.",
-            cure="Import the images again with a table that has it for some of them.",
-        )
-    scans: dict[str, list[int]] = {}
-    for row in rows:
-        scans.setdefault(volumes[row].subject, []).append(row)
+    rows = _divided(volumes, classes, targets)
+    scans = _scans(volumes, rows)
     strata = {"all subjects": list(scans)} if classes is None else _by_label(volumes, scans, classes)
     _check_enough(strata, config, classes is not None)
     traits = _traits(volumes, scans, config, classes, targets)
 
-    held_out = _held_out(list(strata.values()), traits, config)
+    if config.by == "site":
+        held_out = _at_site(volumes, rows, strata, config)
+    else:
+        held_out = _held_out(list(strata.values()), traits, config)
     rest = [[s for s in subjects if s not in held_out] for subjects in strata.values()]
     sizes = []
     for subjects, remaining in zip(strata.values(), rest, strict=True):
-        taken = min(_count(config.validation, len(subjects)), len(remaining) - 1)
+        whole = subjects if config.by is None else remaining
+        taken = max(0, min(_count(config.validation, len(whole)), len(remaining) - 1))
         sizes.append([len(remaining) - taken, taken])
     place = deal(rest, sizes, traits, f"{config.seed}/validation/{config.fold}")
 
@@ -95,8 +89,87 @@ def split(
     result = Split(**{name: tuple(numbers) for name, numbers in found.items()})
     check_disjoint(result, volumes)
     if classes is not None:
-        _check_classes(result, volumes, classes)
+        _check_classes(result, volumes, classes, held_out_lacks=config.by is not None)
     return result
+
+
+def sites(
+    volumes: Sequence[Volume],
+    classes: Sequence[str] | None,
+    targets: Sequence[float | None] | np.ndarray | None = None,
+) -> list[str | None]:
+    """Return the sites of the subjects that `split` divides, sorted; None, the last, of those without one.
+
+    Raises:
+        CohortError: as `split`, for labels and targets.
+    """
+    return _sorted(site_of(volumes, _divided(volumes, classes, targets)).values())
+
+
+def site_of(volumes: Sequence[Volume], rows: Sequence[int]) -> dict[str, str | None]:
+    """Return the site of each subject of these rows: that of most of its scans."""
+    return {
+        subject: _usual(volumes[row].site for row in own) for subject, own in _scans(volumes, rows).items()
+    }
+
+
+def _sorted(names: Iterable[str | None]) -> list[str | None]:
+    return sorted(set(names), key=lambda name: (name is None, name or ""))
+
+
+def _divided(
+    volumes: Sequence[Volume],
+    classes: Sequence[str] | None,
+    targets: Sequence[float | None] | np.ndarray | None,
+) -> list[int]:
+    """Return the rows that have a label or a target.
+
+    Raises:
+        CohortError: none has, or the classes are not those of the set.
+    """
+    if classes is not None:
+        _check_labels(volumes, classes)
+    rows = [row for row, volume in enumerate(volumes) if classes is None or volume.label in classes]
+    rows = rows if targets is None else [row for row in rows if _known(targets[row]) is not None]
+    if not rows:
+        raise CohortError(
+            f"none of {len(volumes)} volumes has a target." if len(volumes) else "there are no volumes.",
+            cure="Import the images again with a table that has it for some of them.",
+        )
+    return rows
+
+
+def _scans(volumes: Sequence[Volume], rows: Sequence[int]) -> dict[str, list[int]]:
+    """Return the rows of each subject."""
+    scans: dict[str, list[int]] = {}
+    for row in rows:
+        scans.setdefault(volumes[row].subject, []).append(row)
+    return scans
+
+
+def _at_site(
+    volumes: Sequence[Volume], rows: Sequence[int], strata: Mapping[str, Sequence[str]], config: SplitConfig
+) -> set[str]:
+    """Return the subjects of the site whose turn it is."""
+    home = site_of(volumes, rows)
+    there = _sorted(home.values())
+    if len(there) != config.folds:
+        named = ", ".join(site or "(none)" for site in there[:10]) + ("" if len(there) <= 10 else ", ...")
+        raise CohortError(
+            f"{config.folds} folds by site, and the subjects are of {len(there)}: {named}.",
+            cure=f"Set data.split.folds={len(there)}, or use cingulum crossval --by site."
+            if len(there) > 1
+            else "Import with a table that has a column site, or leave out data.split.by.",
+        )
+    held_out = {subject for subject, site in home.items() if site == there[config.fold]}
+    for label, subjects in strata.items():
+        if held_out.issuperset(subjects):
+            raise CohortError(
+                f"fold {config.fold} holds out {there[config.fold] or 'those without a site'}, where all "
+                f"subjects of label {label!r} are.",
+                cure="Leave the label out (data.classes), or divide without data.split.by.",
+            )
+    return held_out
 
 
 def check_disjoint(split: Split, volumes: Sequence[Volume]) -> None:
@@ -149,10 +222,10 @@ def _by_label(
 
 def _check_enough(strata: Mapping[str, Sequence[str]], config: SplitConfig, labelled: bool) -> None:
     split_count = 1 + (config.validation > 0) + (config.folds is not None or config.test > 0)
-    needed = max(split_count, config.folds or 0)
+    needed = split_count if config.by else max(split_count, config.folds or 0)
     for label, subjects in strata.items():
         if len(subjects) < needed:
-            what = f"{config.folds} folds" if config.folds else f"{split_count} splits"
+            what = f"{config.folds} folds" if config.folds and not config.by else f"{split_count} splits"
             who = f"label {label!r} has" if labelled else "there are"
             leave_out = "Leave the label out (data.classes), add" if labelled else "Add"
             raise CohortError(
@@ -174,7 +247,9 @@ def _traits(
         means = {
             s: math.fsum(_known(targets[row]) or 0.0 for row in rows) / len(rows) for s, rows in scans.items()
         }
-        columns.append(bands(means, max(1, min(_TARGET_BANDS, len(scans) // (config.folds or 5)))))
+        columns.append(
+            bands(means, max(1, min(_TARGET_BANDS, len(scans) // (5 if config.by else config.folds or 5))))
+        )
     elif "label" in config.stratify and classes is None:
         columns.append({s: _usual(volumes[row].label for row in rows) for s, rows in scans.items()})
     for trait in ("site", "sex"):
@@ -228,8 +303,10 @@ def _count(share: float, subjects: int) -> int:
     return max(1, math.floor(share * subjects + 0.5)) if share > 0 else 0
 
 
-def _check_classes(result: Split, volumes: Sequence[Volume], labels: Sequence[str]) -> None:
-    for name in ("train", "validation", "test"):
+def _check_classes(
+    result: Split, volumes: Sequence[Volume], labels: Sequence[str], *, held_out_lacks: bool
+) -> None:
+    for name in ("train", "validation") if held_out_lacks else ("train", "validation", "test"):
         rows = getattr(result, name)
         missing = set(labels) - {volumes[row].label for row in rows}
         if missing and (rows or name == "train"):
@@ -237,134 +314,6 @@ def _check_classes(result: Split, volumes: Sequence[Volume], labels: Sequence[st
                 f"the {name} split has no volume with label {min(missing)!r}.",
                 cure="Add subjects of that label, change data.split, or leave the label out (data.classes).",
             )
-
-
-# Distribute subjects over parts so that the parts are alike in label, site, sex and age.
-#
-# A subject has several traits at once, and few subjects share all of them, so that dividing every
-# combination by itself would leave most to chance. Instead subjects are dealt like cards, in an order that a
-# hash decides, and then exchanged in pairs while that makes the parts more alike: while the squared
-# differences fall between how many of each level (such as women) a part has and how many its size entitles
-# it to. Levels are counted in each stratum (label) and over all. An exchange is within a stratum, so that
-# the label always comes first.
-
-
-# All arithmetic is on whole numbers, counts in 2^-20, so that every machine comes to the same exchanges.
-_ONE = 1 << 20
-
-# Of a level in its stratum, and over all: alike, they would let an imbalance in one stratum stand because
-# another stratum makes up for it.
-_WEIGHTS = np.array([2, 1])
-
-# Exchanges are sought among so many kinds of subjects on either side, those whose leaving helps most.
-_MOST_TRIED = 200
-
-
-def deal(
-    strata: Sequence[Sequence[str]],
-    sizes: Sequence[Sequence[int]],
-    traits: Mapping[str, Sequence[Hashable]],
-    salt: str,
-) -> dict[str, int]:
-    """Return the part of each subject: a pure function of the subjects' names, their traits and `salt`.
-
-    Args:
-        strata: names of subjects; each subject is in one stratum.
-        sizes: for each stratum, how many of its subjects each part takes; they add up to the stratum.
-        traits: of each subject, always equally many, such as (site, sex, age band).
-        salt: decides between subjects that are otherwise alike.
-
-    Returns:
-        Part number, from 0, by subject.
-    """
-    parts = range(len(sizes[0]))
-    place: dict[str, int] = {}
-    for subjects, counts in zip(strata, sizes, strict=True):
-        cards = [part for part in parts for _ in range(counts[part])]
-        place.update(zip(by_hash(subjects, salt), cards, strict=True))
-    kinds, lacking = _kinds(strata, sizes, traits, place)
-    better = True
-    while better:
-        better = False
-        for (first, second), kind in itertools.product(itertools.combinations(parts, 2), kinds):
-            while _exchange(kind, lacking, first, second, place):
-                better = True
-    return place
-
-
-@dataclass(frozen=True)
-class _Kinds:
-    """Subjects of one stratum by kind: those of a kind have the same traits and are interchangeable.
-
-    Attributes:
-        keys: (kinds, 2 * traits) int64, the levels of each kind: rows of `lacking`.
-        members: by kind and part, the names of its subjects.
-    """
-
-    keys: np.ndarray
-    members: list[list[list[str]]]
-
-
-def _kinds(
-    strata: Sequence[Sequence[str]],
-    sizes: Sequence[Sequence[int]],
-    traits: Mapping[str, Sequence[Hashable]],
-    place: Mapping[str, int],
-) -> tuple[list[_Kinds], np.ndarray]:
-    """Return the kinds of each stratum, and what each part lacks of each level: (levels, parts) int64."""
-    parts = len(sizes[0])
-    numbers: dict[tuple[Any, ...], int] = {}
-    lacking: list[np.ndarray] = []
-    kinds = []
-    ordered = list(place)  # by hash, so that the order of the caller's lists has no say
-    for stratum, subjects in enumerate(strata):
-        there = set(subjects)
-        members: dict[tuple[int, ...], list[list[str]]] = {}
-        for subject in (s for s in ordered if s in there):
-            keys = []
-            for trait in enumerate(traits[subject]):
-                for key in ((stratum, *trait), (None, *trait)):
-                    if key not in numbers:
-                        numbers[key] = len(lacking)
-                        lacking.append(np.zeros(parts, np.int64))
-                    keys.append(numbers[key])
-                    lacking[numbers[key]] += np.array(sizes[stratum]) * _ONE // len(subjects)
-                    lacking[numbers[key]][place[subject]] -= _ONE
-            members.setdefault(tuple(keys), [[] for _ in range(parts)])[place[subject]].append(subject)
-        if members:
-            kinds.append(_Kinds(np.array(list(members), np.int64), list(members.values())))
-    return kinds, np.array(lacking, np.int64).reshape(-1, parts)
-
-
-def _exchange(kinds: _Kinds, lacking: np.ndarray, first: int, second: int, place: dict[str, int]) -> bool:
-    """Make the exchange between two parts that helps most; False where none helps."""
-    weights = np.tile(_WEIGHTS, kinds.keys.shape[1] // 2)
-    # What one of each kind is worth to the first part, more than to the second.
-    gain = (lacking[kinds.keys, first] - lacking[kinds.keys, second]) @ weights
-    leaving = [k for k in np.argsort(gain, kind="stable").tolist() if kinds.members[k][first]]
-    coming = [k for k in np.argsort(-gain, kind="stable").tolist() if kinds.members[k][second]]
-    leaving, coming = leaving[:_MOST_TRIED], coming[:_MOST_TRIED]
-    if not leaving or not coming:
-        return False
-    different = (kinds.keys[leaving][:, None] != kinds.keys[coming][None, :]) @ weights
-    # Half the change of the sum of squares.
-    change = gain[leaving][:, None] - gain[coming][None, :] + 2 * _ONE * different
-    best = np.unravel_index(int(change.argmin()), change.shape)
-    if change[best] >= 0:
-        return False
-    away, here = leaving[best[0]], coming[best[1]]
-    for kind, old, new in ((away, first, second), (here, second, first)):
-        subject = kinds.members[kind][old].pop()
-        kinds.members[kind][new].append(subject)
-        place[subject] = new
-        lacking[kinds.keys[kind], old] += _ONE
-        lacking[kinds.keys[kind], new] -= _ONE
-    return True
-
-
-def by_hash(subjects: Iterable[str], salt: str) -> list[str]:
-    """Return the subjects in an order that depends on their names and `salt` alone."""
-    return sorted(subjects, key=lambda subject: hashlib.sha256(f"{salt}/{subject}".encode()).digest())
 
 
 def bands(values: Mapping[str, float | None], count: int) -> dict[str, int | None]:
