@@ -20,7 +20,7 @@ from trainer.planning.exchange import Exchange
 _PIECES_PER_SHARE = 16
 # A message whose size nobody chose is a sixteenth of a share, too, within these bounds: a large one leaves
 # when the last of its gradients is computed, small ones cost more to handle. On one host there is no link to
-# keep busy, and the largest is taken. Figures: decision 0021.
+# keep busy, and the largest is taken. Figures: decision 22.
 _SMALLEST_MESSAGE, _LARGEST_MESSAGE = 2**16, 2**20
 
 
