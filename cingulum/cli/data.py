@@ -218,8 +218,11 @@ def phantom(
         typer.Option(help="Who is scanned where: anybody anywhere, or groups at sites that tell them."),
     ] = "fair",
     layout: Annotated[
-        Literal["bids", "adni", "dicom", "ixi", "oasis"],
-        typer.Option(help="Besides BIDS: an archive's layout and tables too, in OUT/sourcedata."),
+        Literal["bids", "adni", "dicom", "ixi", "oasis", "raw"],
+        typer.Option(
+            help="Besides BIDS: an archive's layout and tables too, in OUT/sourcedata; raw: scans with a "
+            "skull, in random poses, for --prepare linear."
+        ),
     ] = "bids",
     workers: Annotated[int | None, typer.Option(help="Processes; default: one per core.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
@@ -252,10 +255,10 @@ def phantom(
             groups=_names(groups),
             contrasts=_names(contrasts),
             pattern=disease,
+            sites=sites,
         )
     if layout != "bids":
         from trainer.data.phantom import archives
-            sites=sites,
         from trainer.data.phantom.people import draw
 
         people = [draw(seed, number, _names(groups), sites) for number in range(subjects)]

@@ -67,10 +67,12 @@ def test_without_a_brain_cuts_go_through_the_largest_value(volume):
 def test_subjects_are_explained_with_all_their_scans_and_only_subjects_are_counted(monkeypatch):
     volumes = [
         SimpleNamespace(subject=f"s{row // 3}", session=f"M{row % 3}", label=("NC", "AD")[row // 3 % 2],
-                        source=f"{row}.nii", affine=np.eye(4))
+                        source=f"{row}.nii", source_sha256="", affine=np.eye(4), scan_affine=np.eye(4))
         for row in range(12)
     ]  # fmt: skip
-    shards = SimpleNamespace(volumes=volumes, voxel_size=(1, 1, 1), read=lambda row: np.zeros((2, 2, 2, 1)))
+    shards = SimpleNamespace(
+        volumes=volumes, voxel_size=(1, 1, 1), preprocessing={}, read=lambda row: np.zeros((2, 2, 2, 1))
+    )
     data = SimpleNamespace(
         task=SimpleNamespace(name="classification", classes=("NC", "AD")), patches=None, shards=shards,
         rows=lambda split: range(12), covariates_for=lambda rows: None,

@@ -60,7 +60,7 @@ def test_names_of_classes_are_a_list_beside_the_figures_of_each_class(tmp_path):
     task = Segmentation(("background", "grey"), (1.0, 1.0, 1.0), 1)
     outputs = np.array([[0.3, 0.8, 2.0, 3.0, 500.0, 520.0]], "float32")
     found = SimpleNamespace(rows=np.array([0]), targets=np.zeros(1), outputs=outputs)
-    shards = SimpleNamespace(volumes=[SimpleNamespace(subject="a", session=None)])
+    shards = SimpleNamespace(volumes=[SimpleNamespace(subject="a", session=None, registration=None)])
     split_predictions.write(RunFolder(tmp_path), "test", found, SimpleNamespace(task=task, shards=shards))
     stored = json.loads((tmp_path / "evaluation" / "test.json").read_text())
     assert stored["classes"] == ["background", "grey"] and list(stored["per_class"]) == ["grey"]

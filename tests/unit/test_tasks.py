@@ -31,7 +31,7 @@ class Shards(SimpleNamespace):
 def shard_set(**changes):
     labels, ages = ("AD", "NC", None, "AD"), (70.0, 60.0, 50.0, None)
     volumes = tuple(
-        SimpleNamespace(subject=f"sub-{row}", session="M12", label=label, age=age)
+        SimpleNamespace(subject=f"sub-{row}", session="M12", label=label, age=age, registration=None)
         for row, (label, age) in enumerate(zip(labels, ages, strict=True))
     )
     given = {"volumes": volumes, "labels": ("AD", "NC"), "label_name": "diagnosis", "path": "shards"}

@@ -12,7 +12,7 @@ from test_importing import Halt, _halt_after, files, request
 from wording import fails_with
 
 from cingulum.cli import app
-from trainer.data.images import preprocess
+from trainer.data.images import contrasts
 from trainer.data.images.findings import ImageFault
 from trainer.data.images.preprocess import prepare
 from trainer.data.images.reading import read
@@ -105,13 +105,13 @@ def test_an_oblique_image_with_other_voxels_lands_where_its_affine_says(tmp_path
     image = read(nifti(tmp_path / "a.nii", data=sampled(matrix, SHAPE), matrix=matrix))
     grid = affine((4.0, 4.0, 4.0))
     shape = (40, 48, 44)
-    aligned = preprocess.align(image, shape, grid, 4.0)
+    aligned = contrasts.align(image, shape, grid, 4.0)
     known = sampled(grid, shape)
     seen = np.isfinite(aligned)
     assert seen[8:-8, 8:-8, 8:-8].all()
     assert np.abs(aligned - known)[seen].max() < 0.06 * known.max()
     assert np.abs(aligned - known)[seen].mean() < 0.006 * known.max()
-    shifted = preprocess.align(image, shape, grid + np.array([[0, 0, 0, 4.0]] + [[0] * 4] * 3), 4.0)
+    shifted = contrasts.align(image, shape, grid + np.array([[0, 0, 0, 4.0]] + [[0] * 4] * 3), 4.0)
     both = np.isfinite(shifted) & seen
     assert np.abs(shifted - known)[both].mean() > 3 * np.abs(aligned - known)[both].mean()
 
@@ -121,7 +121,7 @@ def test_headers_that_differ_in_their_last_digits_are_one_grid(tmp_path):
     matrix = affine() * (1 + 1e-7)
     matrix[:3, 3] += 1e-4
     near = [paths[0], nifti(tmp_path / "near.nii", data=t2(), matrix=matrix)]
-    assert np.isfinite(preprocess.align(read(near[1]), head().shape, affine(), 8.0)).all()
+    assert np.isfinite(contrasts.align(read(near[1]), head().shape, affine(), 8.0)).all()
     np.testing.assert_allclose(prepare(near, TWO).array, prepare(paths, TWO).array, atol=1e-3)
 
 
@@ -129,7 +129,7 @@ def test_at_the_faces_of_an_image_nothing_fades(tmp_path):
     constant = nifti(tmp_path / "a.nii", data=np.full((20, 24, 22), 7, np.float32))
     matrix = affine((6.0, 6.0, 6.0))
     matrix[:3, 3] += 1.7
-    aligned = preprocess.align(read(constant), (30, 34, 32), matrix, 6.0)
+    aligned = contrasts.align(read(constant), (30, 34, 32), matrix, 6.0)
     np.testing.assert_allclose(aligned[np.isfinite(aligned)], 7, rtol=1e-6)
     assert np.isnan(aligned).any()
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from wording import fails_with
 
+from trainer.data.images.linear import average_brain
 from trainer.data.images.preprocess import Recipe, prepare
 from trainer.data.phantom import bids, image, people, template
 from trainer.data.phantom.cohort import make_cohort
@@ -86,8 +87,14 @@ def test_a_folder_that_knows_nothing_of_changes_is_refused(cohort: Path, tmp_pat
             regions.truth(cohort, unknown, (20, 20, 20), np.eye(4))
 
 
+def test_volumes_of_another_file_of_that_name_are_refused(cohort: Path) -> None:
+    with fails_with(InputError):
+        regions.check_image(cohort, "sub-0001/anat/sub-0001_T1w.nii.gz", "0" * 64)
+    regions.check_image(cohort, "elsewhere/scan.nii.gz", "0" * 64)
+
+
 def test_a_cohort_without_a_gap_changes_nothing_and_says_so(tmp_path: Path) -> None:
     make_cohort(tmp_path / "none", 1, 16, gap=0.0, workers=1, groups=("AD",))
     with fails_with(InputError):
-        regions.truth(tmp_path / "none", "sub-0001_T1w.nii.gz", (16, 16, 16), template.affine_of(16))
+        regions.truth(tmp_path / "none", "sub-0001_T1w.nii.gz", (16, 16, 16), average_brain.affine_of(16))
     assert (tmp_path / "none" / bids.displacement_file("sub-0001")).is_file()

@@ -16,6 +16,7 @@ from saved_runs import save_run
 from cingulum.cli import app
 from trainer import models
 from trainer.data.images.preprocess import Recipe, prepare
+from trainer.data.importing.examination import source_sha256
 from trainer.data.loading.covariates import Covariates
 from trainer.data.phantom import people
 from trainer.data.phantom.cohort import make_cohort
@@ -45,7 +46,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         meta = VolumeMeta(
             subject=person.name[4:],
             source=source,
-            source_sha256="0" * 64,
+            source_sha256=source_sha256(folder / "cohort" / source),
             affine=prepared.affine.tolist(),
             label=person.diagnosis,
             age=person.age,

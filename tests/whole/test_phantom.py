@@ -13,6 +13,7 @@ from sklearn.model_selection import cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from trainer.data.images.linear import average_brain
 from trainer.data.phantom import disease, image, people, template
 from trainer.data.phantom.disease import PATTERNS
 from trainer.data.phantom.template import REGIONS, Template
@@ -61,8 +62,8 @@ def test_the_average_brain_has_the_volumes_of_a_brain_and_lies_right_way_round(a
 
 def test_the_grid_is_centred_alike_at_every_size() -> None:
     for size in (16, 33, 96):
-        corners = template.affine_of(size) @ np.array([[-0.5] * 3 + [1], [size - 0.5] * 3 + [1]]).T
-        assert corners[:3].mean(axis=1) == pytest.approx(template.CENTRE)
+        corners = average_brain.affine_of(size) @ np.array([[-0.5] * 3 + [1], [size - 0.5] * 3 + [1]]).T
+        assert corners[:3].mean(axis=1) == pytest.approx(average_brain.CENTRE)
         assert np.ptp(corners[:3], axis=1) == pytest.approx([212] * 3)
 
 

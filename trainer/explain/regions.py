@@ -16,6 +16,7 @@ import numpy as np
 from scipy import ndimage
 
 from trainer.data.images import reading
+from trainer.data.importing.examination import source_sha256
 from trainer.data.phantom import bids
 from trainer.errors import InputError
 from trainer.metrics.subjects import Subjects, mean_left_out
@@ -68,6 +69,22 @@ def check_cohort(cohort: Path) -> None:
         raise InputError(
             f"{cohort}: has no maps of what the disease moved: it was made by an older cingulum.",
             cure="Run its `cingulum phantom` command again (its README says it): the maps are added.",
+            path=cohort,
+        )
+
+
+def check_image(cohort: Path, source: str, sha256: str) -> None:
+    """Check that a volume was made from the cohort's own image, whose space its maps share, if it is there.
+
+    Raises:
+        InputError: it was made from another file of that name, such as the subject's raw scan.
+    """
+    named = _SUBJECT.match(Path(source).name)
+    own = cohort / f"{named[0]}/anat/{Path(source).name}" if named else cohort
+    if own.is_file() and source_sha256(own) != sha256:
+        raise InputError(
+            f"{cohort}: its image of {Path(source).name} is not the one that was explained (a raw scan?).",
+            cure="Explain volumes that were imported from the cohort's own folder.",
             path=cohort,
         )
 

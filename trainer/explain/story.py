@@ -132,6 +132,7 @@ class _Explaining:
             shares += one
             on_progress(len(summaries), chosen.count)
         overlap = group.overlap()
+        mni = chosen.registered or overlap >= MNI_OVERLAP
         summary: dict[str, Any] = {
             "run": str(request.run),
             "of": chosen.of,
@@ -142,9 +143,9 @@ class _Explaining:
             "explained": self._explained(),
             "settings": settings,
             "weights_sha256": record.read_json(request.run / "result.json").get("best_weights_sha256"),
-            "space": {"mni_like": overlap >= MNI_OVERLAP, "overlap": round(overlap, 4)},
+            "space": {"mni_like": mni, "overlap": round(overlap, 4)},
             "outside_head": _mean([one["outside_head"] for one in summaries]),
-            "groups": self._groups(group, mni=overlap >= MNI_OVERLAP),
+            "groups": self._groups(group, mni=mni),
             "subjects": summaries,
         }
         if request.regions is not None:
@@ -185,7 +186,8 @@ class _Explaining:
         }
         if self.request.regions is None:
             return entry, []
-        truth = regions.truth(self.request.regions, subject.source, anatomy.shape, subject.affine)
+        regions.check_image(self.request.regions, subject.source, subject.source_sha256)
+        truth = regions.truth(self.request.regions, subject.source, anatomy.shape, subject.scan_affine)
         others = [
             truth.share(self.method.maps(model, subject.volume, target, subject.covariates)[0])
             for model in random

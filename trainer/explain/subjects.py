@@ -13,6 +13,7 @@ import numpy as np
 
 from trainer import explain
 from trainer.data.images.preprocess import prepare
+from trainer.data.importing.examination import source_sha256
 from trainer.errors import RunError
 from trainer.inference.member import Member
 from trainer.inference.requests import People, requests
@@ -35,18 +36,22 @@ class ExplainedScan:
         name: of its files; unique.
         person: who was scanned, of raw images by their names (sub-...).
         source: path of the image it was made from.
+        source_sha256: of that file.
         label: true class, or true number in units of the target; None where unknown.
         volume: (D, H, W, C) float32.
         affine: (4, 4) float64, voxel to mm.
+        scan_affine: (4, 4) float64, voxel to mm of the scan's own space; the same unless it was registered.
         covariates: (1, k) float32, where the network takes some.
     """
 
     name: str
     person: str
     source: str
+    source_sha256: str
     label: str | None
     volume: np.ndarray
     affine: np.ndarray
+    scan_affine: np.ndarray
     covariates: np.ndarray | None
 
 
@@ -61,6 +66,7 @@ class ExplainedRun:
         of: where the subjects come from, in words.
         count: how many scans there are.
         voxel_size: mm along D, H, W.
+        registered: whether the scans were registered to the average brain, and lie in MNI space.
         each: the scans, read one at a time.
         mean: the mean training volume (D, H, W, C); None where there are no training volumes at hand.
     """
@@ -71,6 +77,7 @@ class ExplainedRun:
     of: str
     count: int
     voxel_size: tuple[float, float, float]
+    registered: bool
     each: Iterator[ExplainedScan]
     mean: np.ndarray | None
 
@@ -101,9 +108,11 @@ def held_out(run: Path, split: str, most: int, *, mean: bool, code: Sequence[Pat
                 name=name,
                 person=volume.subject,
                 source=volume.source,
+                source_sha256=volume.source_sha256,
                 label=volume.label if data.task.classes else _target(data, row),
                 volume=data.shards.read(row).astype(np.float32),
                 affine=np.asarray(volume.affine, np.float64),
+                scan_affine=volume.scan_affine,
                 covariates=data.covariates_for([row]),
             )
 
@@ -114,6 +123,7 @@ def held_out(run: Path, split: str, most: int, *, mean: bool, code: Sequence[Pat
         of=f"{split} split",
         count=len(rows),
         voxel_size=data.shards.voxel_size,
+        registered=data.shards.preprocessing.get("prepare") == "linear",
         each=each(),
         mean=_mean(data) if mean else None,
     )
@@ -155,7 +165,15 @@ def raw(run: Path, images: Sequence[str], people: Path | None, code: Sequence[Pa
             named = _PERSON.match(request.paths[0].name)
             person = named[0] if named else name
             yield ExplainedScan(
-                name, person, str(request.paths[0]), None, volume, prepared.affine, covariates
+                name=name,
+                person=person,
+                source=str(request.paths[0]),
+                source_sha256=source_sha256(request.paths[0]),
+                label=None,
+                volume=volume,
+                affine=prepared.affine,
+                scan_affine=prepared.cut.scan_affine,
+                covariates=covariates,
             )
 
     return ExplainedRun(
@@ -165,6 +183,7 @@ def raw(run: Path, images: Sequence[str], people: Path | None, code: Sequence[Pa
         of="raw images",
         count=len(requested),
         voxel_size=(member.recipe.spacing,) * 3,
+        registered=getattr(member.recipe, "prepare", None) == "linear",
         each=each(),
         mean=None,
     )

@@ -23,6 +23,9 @@ from trainer.inference.sliding import Windows
 
 Row = dict[str, Any]
 
+# Of a cube, in voxels.
+_LARGEST_EDGE = 512
+
 
 @dataclass(frozen=True)
 class Predictor:
@@ -121,7 +124,11 @@ class Predictor:
             self.ensemble.check_facts(facts)
             if self.whole_head and self.windows is not None:
                 edge = _longest_side(request.paths[0], recipe)
-                recipe = dataclasses.replace(recipe, size=max(edge, recipe.size, *self.windows.size))
+                edge = max(edge, recipe.size, *self.windows.size)
+                if recipe.prepare:  # the cube grows evenly about the average brain: the same voxels
+                    edge += (edge - recipe.size) % 2
+                    edge -= 2 * (edge > _LARGEST_EDGE)
+                recipe = dataclasses.replace(recipe, size=edge)
             several = len(request.paths) > 1
             prepared: PreparedImage = prepare(request.paths if several else request.paths[0], recipe)
         except (ImageError, CohortError) as error:
@@ -190,4 +197,6 @@ def _longest_side(path: Path, recipe: Recipe) -> int:
     if geometry.is_sheared(affine):
         shape, affine = geometry.upright_grid(shape, affine)
     sides = np.linalg.norm(affine[:3, :3], axis=0) * np.array(shape)
-    return int(min(512, np.ceil(sides.max() / recipe.spacing)))
+    # About the average brain, whose middle is not the image's, and in heads of its size.
+    room = 1.5 if recipe.prepare else 1.0
+    return int(min(_LARGEST_EDGE, np.ceil(room * sides.max() / recipe.spacing)))

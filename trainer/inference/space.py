@@ -240,15 +240,18 @@ def segment(
 def _within(
     target: VoxelGrid, prepared: PreparedImage, least: tuple[int, int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The part of the prepared cube that lies in the image, and its affine: padding needs no network.
+    """The part of the prepared cube that lies in the image, and its affine in the image's space.
+
+    Padding needs no network.
 
     It is never smaller than a window, so that networks see the padding that they were trained with.
     """
     corners = np.array(np.meshgrid(*([-0.5, n - 0.5] for n in target.shape))).reshape(3, -1).T
-    places = nibabel.affines.apply_affine(np.linalg.inv(prepared.affine) @ target.affine, corners)
+    whole = prepared.cut.scan_affine
+    places = nibabel.affines.apply_affine(np.linalg.inv(whole) @ target.affine, corners)
     size = np.array(prepared.array.shape[:3])
     low = np.clip(np.floor(places.min(axis=0) + 0.5).astype(int), 0, np.maximum(0, size - least))
     high = np.clip(np.ceil(places.max(axis=0) + 0.5).astype(int), low + least, size)
-    affine = prepared.affine.copy()
+    affine = whole.copy()
     affine[:3, 3] += affine[:3, :3] @ low
     return prepared.array[tuple(slice(a, b) for a, b in zip(low, high, strict=True))], affine

@@ -123,19 +123,33 @@ def _preprocessing(story: ReportMaterial) -> list[str]:
         return [f"{blank('preprocessing')}."]
     grid = f"a cube of {size:.0f} voxels a side"
     grid += "" if spacing is None else f" of {spacing:g} mm"
-    sentences = [f"Images were turned to RAS+ axes, resampled and cut or padded to {grid} about the head."]
+    registered = recipe.get("prepare") == "linear"
+    if registered:
+        sentences = [
+            "The bias field of each image was removed (N4; Tustison et al. 2010). Images were registered to "
+            "the average brain ICBM 2009a (Fonov et al. 2009) by affine transforms that Cingulum found, and "
+            f"resampled linearly to {grid} about it."
+        ]
+    else:
+        sentences = [
+            f"Images were turned to RAS+ axes, resampled and cut or padded to {grid} about the head."
+        ]
+    if registered and recipe.get("brain") == "mask":
+        sentences.append("Everything outside the brain was masked.")
     if (xform := recipe.get("xform")) in XFORMS:
         sentences.append(f"Where a NIfTI header had both transforms, its {xform} was used.")
+    foreground = "brain" if registered else "foreground"
+    whole = "brain" if registered and recipe.get("brain") == "mask" else "image"
     low, high = number(recipe.get("low_percentile")), number(recipe.get("high_percentile"))
     if low is not None and high is not None:
         sentences.append(
-            f"Intensities were clipped to the {low:g}th percentile of the image and the {high:g}th "
-            "percentile of its foreground."
+            f"Intensities were clipped to the {low:g}th percentile of the {whole} and the {high:g}th "
+            f"percentile of its {foreground}."
         )
     if recipe.get("normalisation") in ("zscore", "z-score"):
         sentences.append(
-            "The mean of the image's own foreground was subtracted, and the result divided by its standard "
-            "deviation; no statistic was taken over subjects, so none could pass between partitions."
+            f"The mean of the image's own {foreground} was subtracted, and the result divided by its "
+            "standard deviation; no statistic was taken over subjects, so none could pass between partitions."
         )
     if len(volume) == 4:
         sentences.append(f"The network saw {count(volume[3], 'contrast')}.")
@@ -152,6 +166,8 @@ def _partitions(story: ReportMaterial, settings: dict[str, Any], groups: Sequenc
         sentences.append(
             f"The test partition is all subjects of one site, number {fold} of {folds} by name (from 0)."
         )
+    elif folds:
+        sentences.append(f"The test partition is fold {fold} of {folds} (numbered from 0).")
     strata = get(settings, "data.split.stratify")
     if strata:
         what = "The division of the others" if by_site else "The division"
@@ -167,8 +183,6 @@ def _partitions(story: ReportMaterial, settings: dict[str, Any], groups: Sequenc
             group = whole[name]
             people = "" if group.subjects is None else f" of {count(group.subjects, 'subject')}"
             parts.append(f"{count(group.scans, 'scan')}{people} ({group.scans / total:.0%}) for {_use(name)}")
-    elif folds:
-        sentences.append(f"The test partition is fold {fold} of {folds} (numbered from 0).")
     if parts:
         sentences.append(f"There were {'; '.join(parts)}.")
     if reserved := leaks.reservation(get(settings, "data.leaks")):

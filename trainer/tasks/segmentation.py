@@ -99,7 +99,7 @@ class Segmentation(Task):
     def table(
         self, rows: np.ndarray, targets: np.ndarray, outputs: np.ndarray, volumes: Sequence[Volume]
     ) -> tuple[list[str], list[list[Any]]]:
-        """Return `FIGURES` of each class; empty where undefined."""
+        """Return `FIGURES` of each class, in mm and mL of the scan; empty where undefined."""
         header = [
             "row",
             "subject",
@@ -111,10 +111,18 @@ class Segmentation(Task):
                 int(row),
                 volumes[row].subject,
                 volumes[row].session or "",
-                *("" if np.isnan(v) else f"{v:.6g}" for v in output[1:]),
+                *("" if np.isnan(v) else f"{v:.6g}" for v in output[1:] * self._in_scan(volumes[row])),
             ]
             for row, output in zip(rows, outputs, strict=True)
         ]
+
+    def _in_scan(self, volume: Volume) -> np.ndarray:
+        """Return what each of `FIGURES` of each class is multiplied by: a registered scan was scaled."""
+        size = 1.0
+        if volume.registration is not None:
+            size = 1 / abs(float(np.linalg.det(np.asarray(volume.registration["world"], np.float64))))
+        powers = {"dice": 0.0, "hd95": 1 / 3, "hausdorff": 1 / 3}
+        return np.array([size ** powers.get(name, 1.0) for _ in self.classes[1:] for name in FIGURES])
 
     def to_json(self) -> dict[str, Any]:
         """Return name, target and classes."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from trainer.bench.loader.checking import Source, marked, sampled
 from trainer.bench.loader.job import LoaderJob
+from trainer.data.images.linear import average_brain
 from trainer.data.images.preprocess import prepare
 from trainer.data.images.recipe import Recipe
 from trainer.data.phantom import image, people, template
@@ -90,7 +91,7 @@ def _write_shards(job: LoaderJob) -> None:
     meta = SetMeta(
         label_name="diagnosis",
         source="cingulum bench loader",
-        voxel_size=(template.FIELD_OF_VIEW / job.size,) * 3,
+        voxel_size=(average_brain.FIELD_OF_VIEW / job.size,) * 3,
         normalisation={},
         preprocessing={},
     )

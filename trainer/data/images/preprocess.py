@@ -4,6 +4,9 @@
 cubic voxels. 3. A cube cut out, or padded, about the head or brain. 4. Intensities clipped and standardised
 over the foreground. 5. Rounded to the stored type.
 Further contrasts of the same head are brought onto the grid of the first and standardised each on its own.
+
+A recipe that prepares raw scans puts registration to the average brain (`linear`) in the place of 2 and 3:
+the cube is the average brain's, the foreground the scan's brain.
 """
 
 from __future__ import annotations
@@ -16,11 +19,20 @@ from typing import Any
 import nibabel
 import numpy as np
 
-from trainer.data.images import foreground, quality, reading, resampling
+from trainer.data.images import contrasts, foreground, quality, reading, resampling
 from trainer.data.images.findings import Finding, ImageFault, about, bad, note, warning
+from trainer.data.images.linear import average_brain, bias_field, brain, registering
+from trainer.data.images.linear.average_brain import FIELD_OF_VIEW
+from trainer.data.images.linear.registering import Registration
 from trainer.data.images.reading import Image
 from trainer.data.images.recipe import Recipe
-from trainer.data.images.resampling import Cut, filled, onto, resample, resampled_affine
+from trainer.data.images.resampling import (
+    Cut,
+    Registered,
+    filled,
+    placed_on,
+    resample,
+)
 from trainer.data.shards import stored_types
 from trainer.errors import ImageError
 
@@ -37,7 +49,8 @@ class PreparedImage:
     Attributes:
         array: (D, H, W, C), rounded to the recipe's dtype, float32 where that is bfloat16 or int16; D runs
             left to right, H back to front, W bottom to top.
-        affine: (4, 4) float64, from voxel indices (d, h, w) to millimetres in RAS+ space.
+        affine: (4, 4) float64, from voxel indices (d, h, w) to millimetres in RAS+ space: that of the
+            scan, or that of the average brain where the scan was registered to it.
         cut: how the cube was cut from the first image, its axes in RAS+.
         image_grid: shape (X, Y, Z) and affine (4, 4) of the first image as it is stored.
         report: the numbers: clip_low, clip_high, mean, standard_deviation, foreground_ml, cut_share; those of
@@ -110,6 +123,8 @@ def prepare_image(path: Path, image: Image, recipe: Recipe, others: Sequence[Ima
         recipe: what is to be made of it.
         others: the image of each further contrast, in the recipe's order.
     """
+    if recipe.prepare == "linear":
+        return _prepare_registered(path, image, recipe, others)
     data, affine = quality.to_canonical(_finite(image, recipe))
     upright, its_affine = resampling.upright(data, affine)
     x, y, z = (float(size) for size in nibabel.affines.voxel_sizes(its_affine))
@@ -147,12 +162,101 @@ def prepare_image(path: Path, image: Image, recipe: Recipe, others: Sequence[Ima
     return PreparedImage(array, cut.cube_affine, cut, report, tuple(findings), ((i, j, k), image.affine))
 
 
+def _prepare_registered(path: Path, image: Image, recipe: Recipe, others: Sequence[Image]) -> PreparedImage:
+    """Return what `prepare_image` does, of raw scans."""
+    data, affine = quality.to_canonical(_finite(image, recipe))
+    upright, its_affine = resampling.upright(data, affine)
+    try:
+        place = registering.register(upright if upright is data else filled(upright), its_affine)
+    except np.linalg.LinAlgError:  # of an image in which there is nothing to follow
+        raise ImageFault(path, bad("no-brain", "could not be registered.", _UNLIKE_A_SCAN)) from None
+    findings = registering.judge(place)
+    for finding in findings:
+        if finding.severity == "bad":
+            raise ImageFault(path, finding)
+    cube = average_brain.cube_affine(recipe.size, recipe.spacing)
+    cut = Cut(data.shape, affine, recipe.spacing, (0, 0, 0), recipe.size, Registered(place.world, cube))
+    brain_on_cube = brain.on_cube(place.brain, recipe.size, cube)
+    channel, numbers = _of_brain(path, (place.corrected, its_affine), place, brain_on_cube, cut, recipe)
+    report: dict[str, Any] = {**numbers, **_brain_numbers(place, recipe)}
+    channels = [channel]
+    fine = (FIELD_OF_VIEW / brain.SIZE, place.brain.shape, average_brain.affine_of(brain.SIZE))
+    head = foreground.mask(filled(place.placed))
+    for name, other in zip(recipe.contrasts[1:], others, strict=True):
+        further = resampling.upright(*quality.to_canonical(_finite(other, recipe)))
+        corrected = bias_field.corrected(filled(further[0]), further[1]), further[1]
+        try:
+            on_grid = placed_on(corrected[0], place.world @ corrected[1], *fine)
+            for finding in contrasts.judge(on_grid, head, (slice(None),) * 3, fine[0]):
+                if finding.severity == "bad":
+                    raise ImageFault(path, finding)
+                findings.append(about(finding, f"its {name} image"))
+            channel, report[name] = _of_brain(path, corrected, place, brain_on_cube, cut, recipe)
+        except ImageFault as fault:
+            raise ImageFault(path, about(fault.finding, f"its {name} image")) from None
+        channels.append(channel)
+    array = stored_types.rounded(np.stack(channels, axis=-1), recipe.dtype)
+    i, j, k = image.data.shape
+    findings += _remarks(report)
+    return PreparedImage(array, cut.cube_affine, cut, report, tuple(findings), ((i, j, k), image.affine))
+
+
+def _brain_numbers(place: Registration, recipe: Recipe) -> dict[str, Any]:
+    """Return the report's numbers of a registered scan."""
+    voxel = FIELD_OF_VIEW / brain.SIZE
+    off = max(0, int(np.ceil((FIELD_OF_VIEW - recipe.size * recipe.spacing) / (2 * voxel) - 0.5)))
+    kept = place.brain[(slice(off, brain.SIZE - off),) * 3].sum()
+    total = float(place.brain.sum())
+    cut_share = round(1 - float(kept) / max(1.0, total), 4)
+    in_scan = total * voxel**3 / abs(float(np.linalg.det(place.world)))
+    return {
+        "foreground_ml": round(in_scan / 1000, 3),
+        "cut_share": cut_share,
+        "cut_share_above_neck": cut_share,
+        "registration": place.to_json(),
+    }
+
+
+def _of_brain(
+    path: Path,
+    contrast: tuple[np.ndarray, np.ndarray],
+    place: Registration,
+    brain_on_cube: np.ndarray,
+    cut: Cut,
+    recipe: Recipe,
+) -> tuple[np.ndarray, dict[str, float]]:
+    """Return a contrast on the cube, (D, H, W), standardised over the brain, and the numbers of that.
+
+    Args:
+        path: named in errors.
+        contrast: (X, Y, Z) data without bias field, and their affine.
+        place: of the first contrast.
+        brain_on_cube: bool on the cube.
+        cut: of the cube.
+        recipe: what is to be made of it.
+    """
+    data, affine = contrast
+    size, grid = (brain.SIZE,) * 3, average_brain.affine_of(brain.SIZE)
+    # The numbers are those of one grid, whatever the cube is: a larger one gives the same.
+    seen = placed_on(data, place.world @ affine, FIELD_OF_VIEW / brain.SIZE, size, grid)
+    there = np.isfinite(seen)
+    inside = place.brain & there
+    if not inside.any():
+        raise ImageFault(path, bad("no-brain", "shows no brain where the head lies.", _UNLIKE_A_SCAN))
+    counted = inside if recipe.brain == "mask" else there
+    numbers = _intensities(path, filled(seen), inside, recipe, everywhere=counted)
+    on_cube = placed_on(data, place.world @ affine, recipe.spacing, brain_on_cube.shape, cut.cube_affine)
+    low = np.float32(numbers["clip_low"])
+    kept = brain_on_cube if recipe.brain == "mask" else np.isfinite(on_cube)
+    return _standardised(np.where(kept & np.isfinite(on_cube), on_cube, low), numbers, cut), numbers
+
+
 def _further(
     path: Path, name: str, image: Image, inside: np.ndarray, cut: Cut, recipe: Recipe
 ) -> tuple[np.ndarray, dict[str, float], list[Finding]]:
     """Return a further contrast in the cube of the first, its numbers, and warnings about its place."""
-    aligned = align(_finite(image, recipe), inside.shape, cut.grid_affine, recipe.spacing)
-    findings = judge(aligned, inside, _bounds(cut.start, cut.size), recipe.spacing)
+    aligned = contrasts.align(_finite(image, recipe), inside.shape, cut.grid_affine, recipe.spacing)
+    findings = contrasts.judge(aligned, inside, _bounds(cut.start, cut.size), recipe.spacing)
     for finding in findings:
         if finding.severity == "bad":
             raise ImageFault(path, finding)
@@ -220,81 +324,3 @@ def _remarks(report: dict[str, Any]) -> list[Finding]:
         percent = f"{100 * report['cut_share']:.0f} %"
         return [note("neck", f"{percent} of its foreground, below the cube, was left out (neck).")]
     return []
-
-
-# Align a further contrast of the same head to the grid of the first, by the affines.
-#
-# Images of one session are presumed registered: nothing is moved but what their affines tell. What the
-# affines place apart is refused, because a network would learn from channels that show different places.
-
-
-# Share of the first contrast's foreground that must lie within a further one; under the second value a
-# person should look.
-LEAST_COVERED = 0.5
-FULLY_COVERED = 0.98
-# How far apart the middles of the two foregrounds may lie. Two contrasts of one head differ by a few mm,
-# since Otsu's threshold takes in other tissues; heads that lie apart in the scanner by centimetres.
-FARTHEST_MM = 20.0
-
-_REGISTER = (
-    "Register it to the first contrast and write it on that grid (flirt, antsRegistration, SPM coregister), "
-    "or correct the header."
-)
-
-
-def align(image: Image, shape: tuple[int, ...], affine: np.ndarray, spacing: float) -> np.ndarray:
-    """Resample an image onto another grid of cubic voxels.
-
-    First along its own axes to voxels of `spacing` mm, as the first contrast is (which keeps fine detail from
-    aliasing), then linearly onto the grid. Where both grids are the same, that second step changes nothing.
-
-    Args:
-        image: read and checked, without NaN.
-        shape: (X, Y, Z) of the grid.
-        affine: (4, 4) of the grid, voxel indices to millimetres.
-        spacing: edge of the grid's voxels, in mm.
-
-    Returns:
-        (X, Y, Z) float32; NaN where the grid lies outside the image.
-    """
-    data, its_affine = quality.to_canonical(image)
-    x, y, z = (float(size) for size in nibabel.affines.voxel_sizes(its_affine))
-    resampled = resample(data, (x, y, z), spacing)
-    own = resampled_affine(its_affine, data.shape, resampled.shape, (x, y, z), spacing)
-    return onto(resampled, own, shape, affine)
-
-
-def judge(aligned: np.ndarray, inside: np.ndarray, cube: tuple[slice, ...], spacing: float) -> list[Finding]:
-    """Compare the places that a further contrast and the first show.
-
-    Args:
-        aligned: what `align` made.
-        inside: the first contrast's foreground, bool, on the same grid.
-        cube: the part of the grid that is kept: foregrounds are compared there, without the neck.
-        spacing: edge of a voxel in mm.
-    """
-    there = np.isfinite(aligned)
-    covered = float((there & inside).sum()) / float(inside.sum())
-    if covered < LEAST_COVERED:
-        message = (
-            f"shows {100 * covered:.0f} % of the first contrast's foreground: the affines place them apart."
-        )
-        return [bad("contrasts-apart", message, _REGISTER)]
-    own = foreground.mask(filled(aligned))
-    here = there[cube]
-    apart = spacing * float(np.linalg.norm(_middle(inside[cube] & here) - _middle(own[cube] & here)))
-    if np.isnan(apart):
-        message = "is empty where the first contrast has its foreground."
-        return [bad("contrasts-apart", message, _REGISTER)]
-    if apart > FARTHEST_MM:
-        message = f"lies {apart:.0f} mm from the first contrast (middles of their foregrounds)."
-        return [bad("contrasts-apart", message, _REGISTER)]
-    if covered < FULLY_COVERED:
-        message = f"covers {100 * covered:.0f} % of the first contrast's foreground."
-        return [warning("partly-covered", message, "If it is a slab, use a scan of the whole brain.")]
-    return []
-
-
-def _middle(foreground_of_one: np.ndarray) -> np.ndarray:
-    places = np.argwhere(foreground_of_one)
-    return places.mean(axis=0) if len(places) else np.full(3, np.nan)

@@ -64,7 +64,7 @@ class MapRecipe:
 
 
 # Keys that a recipe has only where they were chosen.
-_CHOSEN = ("contrasts", "maps", "xform")
+_CHOSEN = ("contrasts", "maps", "xform", "prepare", "brain")
 
 # Length of the default cube's edge. An adult brain is at most about 180 mm long (ICBM152: 145 x 180 x 150).
 DEFAULT_EXTENT_MM = 192.0
@@ -89,6 +89,9 @@ class Recipe:
         maps: what the label maps are made of, where there are some.
         xform: which transform of a NIfTI header counts where it has both; None: the sform, with a warning
             where the qform contradicts it.
+        prepare: 'linear': the bias field is removed and the head registered to the average brain
+            (`trainer.data.images.linear`); the brain takes the place of the foreground. None: neither.
+        brain: of prepared scans, 'head': keep all that was scanned; 'mask': the brain alone.
     """
 
     size: int
@@ -104,6 +107,8 @@ class Recipe:
     contrasts: tuple[str, ...] = ()
     maps: MapRecipe | None = None
     xform: Xform | None = None
+    prepare: Literal["linear"] | None = None
+    brain: Literal["head", "mask"] | None = None
 
     def __post_init__(self) -> None:
         allowed: dict[str, Sequence[Any]] = {
@@ -113,6 +118,8 @@ class Recipe:
             "nan": ("refuse", "zero"),
             "version": (1,),
             "xform": (None, *XFORMS),
+            "prepare": (None, "linear"),
+            "brain": (None,) if self.prepare is None else ("head", "mask"),
         }
         for name, values in allowed.items():
             if getattr(self, name) not in values:
@@ -148,7 +155,7 @@ class Recipe:
         return (self.size, self.size, self.size, max(1, len(self.contrasts)))
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object; contrasts, maps and transform only where they were chosen."""
+        """Return it as a JSON object; keys of `_CHOSEN` only where they were chosen."""
         tree = {**asdict(self), "contrasts": list(self.contrasts)}
         tree["maps"] = self.maps.to_json() if self.maps else None
         return {key: value for key, value in tree.items() if key not in _CHOSEN or value}

@@ -106,6 +106,27 @@ def onto(data: np.ndarray, own: np.ndarray, shape: tuple[int, ...], affine: np.n
     return aligned
 
 
+def placed_on(
+    data: np.ndarray, affine: np.ndarray, spacing: float, shape: tuple[int, ...], grid: np.ndarray
+) -> np.ndarray:
+    """Return data on another grid of cubic voxels, (X, Y, Z) float32; NaN outside of them.
+
+    First along their own axes to voxels of `spacing` mm, which keeps fine detail from aliasing, then linearly
+    onto the grid.
+
+    Args:
+        data: (X, Y, Z), without NaN.
+        affine: (4, 4) of the data.
+        spacing: edge of the grid's voxels in mm.
+        shape: (X, Y, Z) of the grid.
+        grid: (4, 4) of the grid.
+    """
+    x, y, z = (float(edge) for edge in nibabel.affines.voxel_sizes(affine))
+    resampled = resample(data, (x, y, z), spacing)
+    own = resampled_affine(affine, data.shape, resampled.shape, (x, y, z), spacing)
+    return onto(resampled, own, shape, grid)
+
+
 def upright(data: np.ndarray, affine: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return (X, Y, Z) data and affine on axes at right angles: sheared ones are interpolated by the affine.
 
@@ -124,6 +145,19 @@ def filled(data: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
+class Registered:
+    """A cube in another space than its image's.
+
+    Attributes:
+        world: (4, 4) from mm of the image to mm of that space.
+        cube: (4, 4) of the cube, voxel indices to mm of that space.
+    """
+
+    world: np.ndarray
+    cube: np.ndarray
+
+
+@dataclass(frozen=True)
 class Cut:
     """From an image whose axes run in RAS+ to the cube cut out of it.
 
@@ -133,6 +167,7 @@ class Cut:
         spacing: edge of the cube's voxels, in mm.
         start: first index of the cube in the image, upright and resampled to `spacing`.
         size: edge of the cube, in voxels.
+        registered: where the cube lies instead, of an image that was moved to another space.
     """
 
     shape: tuple[int, int, int]
@@ -140,6 +175,7 @@ class Cut:
     spacing: float
     start: tuple[int, int, int]
     size: int
+    registered: Registered | None = None
 
     @cached_property
     def _upright(self) -> tuple[tuple[int, int, int], np.ndarray]:
@@ -147,6 +183,13 @@ class Cut:
         if not geometry.is_sheared(self.affine):
             return self.shape, self.affine
         return geometry.upright_grid(self.shape, self.affine)
+
+    @property
+    def scan_affine(self) -> np.ndarray:
+        """Return (4, 4) of the cube, voxel indices to millimetres of the image's space."""
+        if self.registered is None:
+            return self.cube_affine
+        return np.asarray(np.linalg.inv(self.registered.world) @ self.registered.cube)
 
     @property
     def voxel(self) -> tuple[float, float, float]:
@@ -166,7 +209,9 @@ class Cut:
 
     @property
     def cube_affine(self) -> np.ndarray:
-        """Return (4, 4) of the cube, voxel indices to millimetres."""
+        """Return (4, 4) of the cube, voxel indices to millimetres of its space."""
+        if self.registered is not None:
+            return self.registered.cube.copy()
         affine = self.grid_affine
         affine[:3, 3] += affine[:3, :3] @ np.array(self.start, dtype=np.float64)
         return affine
@@ -179,6 +224,12 @@ class Cut:
             first: index of its first voxel.
         """
         shape, _ = self._upright
+        if self.registered is not None:
+            placed = self.registered.world @ self.affine
+            x, y, z = (float(size) for size in nibabel.affines.voxel_sizes(placed))
+            resampled = resample_part(part, first, self.shape, (x, y, z), self.spacing)
+            own = resampled_affine(placed, self.shape, resampled.shape, (x, y, z), self.spacing)
+            return np.nan_to_num(onto(resampled, own, (self.size,) * 3, self.registered.cube), copy=False)
         if shape is not self.shape:
             whole = np.zeros(self.shape, np.float32)
             whole[tuple(slice(f, f + n) for f, n in zip(first, part.shape, strict=True))] = part

@@ -17,6 +17,7 @@ from PIL import Image as Picture
 
 from trainer.data.images import geometry, label_maps, preprocess, quality, reading
 from trainer.data.images.findings import Finding, ImageFault, Status, about, status, warning
+from trainer.data.images.linear import brain
 from trainer.data.images.preprocess import PreparedImage
 from trainer.data.images.recipe import Recipe
 from trainer.data.sources.listing import SourceImage
@@ -100,7 +101,7 @@ def examine(task: tuple[SourceImage, Recipe]) -> Examined:
     tissue, complaints = _tissue(image, stored, recipe)
     return Examined(
         **fields,
-        picture=_picture_of_prepared(prepared.array, label_map),
+        picture=_picture_of_prepared(prepared, label_map),
         findings=(*findings, *prepared.findings, *complaints),
         report=prepared.report,
         tissue=tissue,
@@ -162,9 +163,12 @@ def _picture_of_stored(stored: reading.Image) -> str:
     return _as_text(_sheet(data, (x, y, z)))
 
 
-def _picture_of_prepared(array: np.ndarray, label_map: np.ndarray | None) -> str:
-    """Draw a row for each contrast, the first with the borders of the label map."""
-    rows = [_sheet(channel.astype(np.float32), (1.0, 1.0, 1.0)) for channel in np.moveaxis(array, -1, 0)]
+def _picture_of_prepared(prepared: PreparedImage, label_map: np.ndarray | None) -> str:
+    """Draw a row for each contrast, the first with the borders of the label map, or of the average brain."""
+    channels = np.moveaxis(prepared.array, -1, 0)
+    rows = [_sheet(channel.astype(np.float32), (1.0, 1.0, 1.0)) for channel in channels]
+    if label_map is None and prepared.cut.registered is not None:
+        label_map = brain.outline_on(prepared.cut.size, prepared.affine).astype(np.uint8)
     if label_map is None:
         return _as_text(np.concatenate(rows))
     coloured = [with_borders(rows[0], label_map)]

@@ -93,6 +93,19 @@ class ImportOptions(BaseModel):
             "with a warning where the qform contradicts it."
         ),
     ] = None
+    prepare: Annotated[
+        Literal["linear"] | None,
+        Field(
+            description="Prepare raw T1w scans: correct the bias field (N4), register the head linearly to "
+            "the average brain (ICBM 152), standardise over its brain; default: take images as they are."
+        ),
+    ] = None
+    brain: Annotated[
+        Literal["head", "mask"] | None,
+        Field(
+            description="Of prepared scans: keep the whole head, or the brain alone (mask); default: head."
+        ),
+    ] = None
     workers: Annotated[int | None, Field(ge=1, description="Processes; default: all cores.")] = None
     on_error: Annotated[
         Literal["fail", "skip"], Field(description="Bad images: fail naming all, or leave them out.")

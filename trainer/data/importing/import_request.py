@@ -40,12 +40,23 @@ class ImportRequest(ImportOptions):
             "volume": self.volume,
             "nan": self.nan,
             "xform": self.xform,
+            "prepare": self.prepare,
+            "brain": self._kept_of_the_head,
             "contrasts": self.channels,
             "maps": self.found_maps,
         }
         if self.spacing is None:
             return Recipe.of_size(self.size, **others)
         return Recipe(size=self.size, spacing=self.spacing, **others)
+
+    @property
+    def _kept_of_the_head(self) -> str | None:
+        if self.prepare is None and self.brain is not None:
+            raise ConfigError(
+                "--brain says what to keep of prepared scans, and none are to be prepared.",
+                cure="Add --prepare linear.",
+            )
+        return (self.brain or "head") if self.prepare else None
 
     @property
     def adni(self) -> AdniRequest | None:
@@ -145,7 +156,7 @@ def set_meta(request: ImportRequest, listing: SourceListing) -> SetMeta:
     recipe = request.recipe
     normalisation = {
         "method": recipe.normalisation,
-        "foreground": recipe.foreground,
+        "foreground": "brain" if recipe.prepare else recipe.foreground,
         "low_percentile": recipe.low_percentile,
         "high_percentile": recipe.high_percentile,
     }
@@ -176,4 +187,5 @@ def volume_meta(image: Examined) -> VolumeMeta:
         site=site,
         tissue=image.tissue,
         further_sources=image.further or None,
+        registration=(image.report or {}).get("registration"),
     )

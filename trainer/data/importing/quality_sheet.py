@@ -23,7 +23,8 @@ _SEVERITY = {"bad": 0, "warning": 1, "ok": 2}
 COLUMNS = (
     "source", "status", "findings", "messages", "cures", "subject", "session", "label", "age", "sex", "site",
     "format", "shape", "dtype", "voxel_mm", "orientation", "xform", "minimum", "maximum", "mean",
-    "not_finite", "foreground_ml", "cut_share", "content_sha256", "source_sha256",
+    "not_finite", "foreground_ml", "cut_share", "inner", "dice", "turn_degrees", "scale", "stretch",
+    "content_sha256", "source_sha256",
 )  # fmt: skip
 
 
@@ -71,11 +72,13 @@ def row(image: Examined) -> dict[str, Any]:
         **person,
         **{name: facts.get(name) for name in COLUMNS if name in facts or name in _OF_FACTS},
         **{name: report.get(name) for name in ("foreground_ml", "cut_share")},
+        **{name: report.get("registration", {}).get(name) for name in _OF_REGISTRATION},
         "content_sha256": facts.get("content_sha256"),
         "source_sha256": image.sha256 or None,
     }
 
 
+_OF_REGISTRATION = COLUMNS[COLUMNS.index("inner") : COLUMNS.index("content_sha256")]
 _OF_FACTS = COLUMNS[COLUMNS.index("format") : COLUMNS.index("foreground_ml")]
 
 
@@ -114,6 +117,7 @@ def html(listing: SourceListing, examined: Sequence[Examined]) -> str:
         labels=dict(
             sorted(Counter(str(image.identity[3]) for image in examined if image.status != "bad").items())
         ),
+        registered=any(card["inner"] is not None for card in cards),
         codes=dict(
             Counter(
                 f.code for image in examined for f in image.findings if f.severity != "note"

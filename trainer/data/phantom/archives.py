@@ -3,6 +3,8 @@
 ADNI: folders and columns are ADNI's; subjects are of sites that ADNI does not have. Everybody is seen at the
 scan and 6, 12, 24, 36 and 48 months later.
 
+Raw: as from a scanner, see `raw_scans`.
+
 IXI, OASIS: names and columns are those of the archive; numbers of subjects are those after its last.
 """
 
@@ -19,7 +21,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 
-from trainer.data.phantom import bids, dicom_series, files
+from trainer.data.phantom import bids, dicom_series, files, raw_scans
 from trainer.data.phantom.image import TISSUES
 from trainer.data.phantom.people import Person
 from trainer.errors import InputError
@@ -203,8 +205,14 @@ def write_dicom(cohort: Path, participants: Sequence[Person], contrasts: Sequenc
     _write_table(cohort / FOLDER / "DICOM.csv", rows)
 
 
-WRITERS = {"adni": write_adni, "dicom": write_dicom, "ixi": write_ixi, "oasis": write_oasis}
-"""What writes a cohort in the layout of an archive too."""
+WRITERS = {
+    "adni": write_adni,
+    "dicom": write_dicom,
+    "ixi": write_ixi,
+    "oasis": write_oasis,
+    "raw": raw_scans.write_raw,
+}
+"""What writes a cohort in the layout of an archive too, or as raw scans."""
 
 
 def _link(made: Path, to: Path) -> None:

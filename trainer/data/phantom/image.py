@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import ndimage
 
+from trainer.data.images.linear.average_brain import FIELD_OF_VIEW
 from trainer.data.phantom import disease
 from trainer.data.phantom.disease import DEFAULT
 from trainer.data.phantom.people import SITES, Person, stream
-from trainer.data.phantom.template import FIELD_OF_VIEW, Template
+from trainer.data.phantom.template import Template
 
 TISSUES = ("GM", "WM", "CSF")
 CONTRASTS = ("T1w", "T2w")

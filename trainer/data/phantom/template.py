@@ -1,26 +1,14 @@
-"""The average brain that every phantom is made from, and the regions that age and disease change.
-
-Source: ICBM 2009a nonlinear, 1 mm, skull-stripped, as shipped inside nilearn (Fonov et al., NeuroImage 47,
-2009, S102).
-"""
+"""The average brain that every phantom is made from, and the regions that age and disease change."""
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
-from pathlib import Path
 
-import nibabel
 import numpy as np
 from scipy import ndimage
 
-from trainer.errors import CingulumError
-
-FIELD_OF_VIEW = 212.0
-"""Edge of the imaged cube in mm, whatever the number of voxels."""
-
-CENTRE = (0.5, -16.5, 5.5)
-"""MNI coordinates in mm of the cube's centre: the middle of the brain, on a boundary between 1 mm voxels."""
+from trainer.data.images.linear import average_brain
+from trainer.data.images.linear.average_brain import FIELD_OF_VIEW
 
 REGIONS = ("ventricles", "medial_temporal", "temporoparietal", "frontal", "everywhere")
 """Where tissue is lost, in the order of the first axis of `Template.regions`.
@@ -66,82 +54,39 @@ class Template:
         return FIELD_OF_VIEW / self.size
 
 
-def affine_of(size: int) -> np.ndarray:
-    """Return the voxel-to-mm matrix (4, 4), RAS, of `size`^3 voxels over the field of view."""
-    voxel = FIELD_OF_VIEW / size
-    affine = np.diag([voxel, voxel, voxel, 1.0])
-    affine[:3, 3] = np.array(CENTRE) - FIELD_OF_VIEW / 2 + voxel / 2
-    return affine
-
-
 def build(size: int) -> Template:
     """Return the average brain on a grid of `size`^3 voxels.
 
     Raises:
         CingulumError: nilearn, or its template, is not installed.
     """
-    t1, grey, white = (_full_resolution(kind) for kind in ("t1", "gm", "wm"))
-    mask = ((t1 > 0) | (grey + white > 0.08)).astype(np.float32)
+    t1, grey, white = (average_brain.full_resolution(kind) for kind in ("t1", "gm", "wm"))
+    mask = average_brain.inside(t1, grey, white)
     small = {"t1": _halve(t1), "grey": _halve(grey), "white": _halve(white), "mask": _halve(mask)}
     source = {"t1": t1, "grey": grey, "white": white, "mask": mask} if size > _WORKING_SIZE else small
-    on_grid = {name: _resample(volume, size) for name, volume in source.items()}
+    on_grid = {name: average_brain.on_grid(volume, size) for name, volume in source.items()}
     intensity, detail = _explain(on_grid["t1"], on_grid["grey"], on_grid["white"], on_grid["mask"])
 
     pull = _pull(small["grey"] + small["white"])
     regions = _regions(small["grey"], small["white"], small["mask"])
-    regions_on_grid = np.stack([_resample(region, size) for region in regions])
+    regions_on_grid = np.stack([average_brain.on_grid(region, size) for region in regions])
     return Template(
         size=size,
-        affine=affine_of(size),
+        affine=average_brain.affine_of(size),
         mask=on_grid["mask"],
         grey=_spline(on_grid["grey"]),
         white=_spline(on_grid["white"]),
         detail=_spline(detail),
         intensity=intensity,
-        pull=np.stack([_resample(component, size) for component in pull]),
+        pull=np.stack([average_brain.on_grid(component, size) for component in pull]),
         regions=regions_on_grid,
         box=_box(regions_on_grid.max(axis=0) > 0),
     )
 
 
-def _full_resolution(kind: str) -> np.ndarray:
-    """Return one of the template's volumes, (212, 212, 212) float32 in 0..1, 1 mm, centred on CENTRE."""
-    spec = importlib.util.find_spec("nilearn")
-    if spec is None or not spec.submodule_search_locations:
-        raise CingulumError(
-            "nilearn, which contains the average brain of the phantoms, is not installed",
-            cure="pip install 'nilearn>=0.12'",
-        )
-    name = f"mni_icbm152_{kind}_tal_nlin_sym_09a_converted.nii.gz"
-    path = Path(spec.submodule_search_locations[0]) / "datasets" / "data" / name
-    if not path.is_file():
-        raise CingulumError(
-            f"the installed nilearn lacks {name}", cure="pip install --force-reinstall 'nilearn>=0.12'"
-        )
-    image = nibabel.nifti1.load(path)
-    values = np.asarray(image.dataobj, dtype=np.float32) / 255
-    edge = int(FIELD_OF_VIEW)
-    first = np.round(np.array(CENTRE) - edge / 2 + 0.5 - image.affine[:3, 3]).astype(int)
-    canvas = np.zeros((edge, edge, edge), np.float32)
-    into = tuple(slice(max(0, -f), min(edge, n - f)) for f, n in zip(first, values.shape, strict=True))
-    out_of = tuple(slice(max(0, f), min(n, f + edge)) for f, n in zip(first, values.shape, strict=True))
-    canvas[into] = values[out_of]
-    return canvas
-
-
 def _halve(volume: np.ndarray) -> np.ndarray:
     n = volume.shape[0] // 2
     return volume.reshape(n, 2, n, 2, n, 2).mean(axis=(1, 3, 5), dtype=np.float32)
-
-
-def _resample(volume: np.ndarray, size: int) -> np.ndarray:
-    """Resample a cube to `size`^3 voxels of the same space, smoothed first where voxels grow."""
-    step = volume.shape[0] / size
-    if step > 1:
-        volume = ndimage.gaussian_filter(volume, 0.42 * np.sqrt(step**2 - 1), mode="constant")
-    return ndimage.affine_transform(
-        volume, np.full(3, step), offset=(step - 1) / 2, output_shape=(size,) * 3, order=1, mode="constant"
-    )
 
 
 def _spline(volume: np.ndarray) -> np.ndarray:
@@ -180,7 +125,7 @@ def _pull(tissue: np.ndarray) -> np.ndarray:
 def _regions(grey: np.ndarray, white: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Return (len(REGIONS), n, n, n) weights on the working grid."""
     voxel = FIELD_OF_VIEW / grey.shape[0]
-    affine = affine_of(grey.shape[0])
+    affine = average_brain.affine_of(grey.shape[0])
     x, y, z = (
         (np.arange(n) * voxel + affine[axis, 3]).reshape([-1 if a == axis else 1 for a in range(3)])
         for axis, n in enumerate(grey.shape)

@@ -39,6 +39,9 @@ class VolumeMeta:
         tissue: tissue volumes in mL (`grey`, `white`, `csf`), where known.
         further_sources: path and SHA-256 of every further file that the volume or its label map was made
             from: other contrasts, maps. None where there are none.
+        registration: of a scan that was registered to the average brain: `world`, (4, 4) from mm of the scan
+            to mm of the average brain, to whose space `affine` then leads; and how well it fits. None of
+            others.
     """
 
     subject: str
@@ -52,6 +55,15 @@ class VolumeMeta:
     site: str | None = None
     tissue: Mapping[str, float] | None = None
     further_sources: Mapping[str, str] | None = None
+    registration: Mapping[str, Any] | None = None
+
+    @property
+    def scan_affine(self) -> np.ndarray:
+        """Return (4, 4) from voxel indices of the stored volume to millimetres of the scan's own space."""
+        affine = np.asarray(self.affine, np.float64)
+        if self.registration is None:
+            return affine
+        return np.asarray(np.linalg.inv(np.asarray(self.registration["world"], np.float64)) @ affine)
 
     def as_read(self) -> VolumeMeta:
         """Return the same as it reads back from JSON, with lists and Python floats instead of NumPy's."""
@@ -66,6 +78,7 @@ class VolumeMeta:
             # In the order in which the shard's JSON gives them back, or a resumed index would have another.
             tissue=None if tissue is None else {name: float(ml) for name, ml in sorted(tissue.items())},
             further_sources=dict(sorted(further.items())) if further else None,
+            registration=json.loads(canonical_json(self.registration)) if self.registration else None,
         )
 
 
@@ -146,7 +159,7 @@ class SetMeta:
 SINCE = {"contrasts": 2, "map_classes": 2, "bricks": 3}
 # Keys of a volume that are not there where they would be None.
 OF_MAP = ("map_offset", "map_nbytes", "map_checksum", "map_xxh3", "map_brick_table")
-OPTIONAL = ("further_sources", "xxh3", "scale", "brick_table", *OF_MAP)
+OPTIONAL = ("further_sources", "registration", "xxh3", "scale", "brick_table", *OF_MAP)
 
 
 @dataclass(frozen=True)

@@ -250,6 +250,8 @@ def _check_kinds_of_volume(volume: Volume, mapped: bool) -> None:
     require(volume.tissue is None or _is_table(volume.tissue, _is_number), "tissue")
     further = volume.further_sources
     require(further is None or _is_table(further, lambda value: isinstance(value, str)), "further_sources")
+    place = volume.registration
+    require(place is None or (isinstance(place, Mapping) and _is_usable(place.get("world"))), "registration")
     if mapped:
         for name in ("map_offset", "map_nbytes"):
             require(_is_count(getattr(volume, name)), name)
@@ -281,6 +283,13 @@ def _is_affine(value: Any) -> bool:
         and len(value) == 4
         and all(isinstance(line, list) and len(line) == 4 and all(map(_is_number, line)) for line in value)
     )
+
+
+def _is_usable(value: Any) -> bool:
+    """Whether a value is an affine that leads back."""
+    if not _is_affine(value) or value[3] != [0, 0, 0, 1]:
+        return False
+    return abs(float(np.linalg.det(np.array(value, np.float64)))) > 1e-6
 
 
 def _is_table(value: Any, fits: Any) -> bool:
