@@ -108,7 +108,7 @@ def contradictions(
         words.append("one is the mirror image of the other")
     if words or not same_space:
         return tuple(words)
-    if (angle := _angle_degrees(affine, other)) > _SAME_DIRECTION_DEGREES:
+    if (angle := angle_degrees(affine, other)) > _SAME_DIRECTION_DEGREES:
         words.append(f"tilted against each other by {angle:.1f} degrees")
     middle = (np.array(shape) - 1) / 2
     here, there = (nibabel.affines.apply_affine(each, middle) for each in (affine, other))
@@ -122,7 +122,7 @@ def same_sizes(sizes: np.ndarray, others: np.ndarray) -> bool:
     return bool(np.allclose(sizes, others, rtol=_SAME_SIZE, atol=0))
 
 
-def _angle_degrees(affine: np.ndarray, other: np.ndarray) -> float:
+def angle_degrees(affine: np.ndarray, other: np.ndarray) -> float:
     """Return the angle between the directions of two affines, the parts that are neither size nor shear."""
     turns = []
     for each in (affine, other):

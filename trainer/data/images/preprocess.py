@@ -26,13 +26,7 @@ from trainer.data.images.linear.average_brain import FIELD_OF_VIEW
 from trainer.data.images.linear.registering import Registration
 from trainer.data.images.reading import Image
 from trainer.data.images.recipe import Recipe
-from trainer.data.images.resampling import (
-    Cut,
-    Registered,
-    filled,
-    placed_on,
-    resample,
-)
+from trainer.data.images.resampling import Cut, Registered, filled, placed_on, resample
 from trainer.data.shards import stored_types
 from trainer.errors import ImageError
 
@@ -177,21 +171,23 @@ def _prepare_registered(path: Path, image: Image, recipe: Recipe, others: Sequen
     cube = average_brain.cube_affine(recipe.size, recipe.spacing)
     cut = Cut(data.shape, affine, recipe.spacing, (0, 0, 0), recipe.size, Registered(place.world, cube))
     brain_on_cube = brain.on_cube(place.brain, recipe.size, cube)
-    channel, numbers = _of_brain(path, (place.corrected, its_affine), place, brain_on_cube, cut, recipe)
+    first = (place.placed, place.corrected, place.world @ its_affine)
+    channel, numbers = _of_brain(path, first, place.brain, brain_on_cube, cut, recipe)
     report: dict[str, Any] = {**numbers, **_brain_numbers(place, recipe)}
     channels = [channel]
     fine = (FIELD_OF_VIEW / brain.SIZE, place.brain.shape, average_brain.affine_of(brain.SIZE))
     head = foreground.mask(filled(place.placed))
     for name, other in zip(recipe.contrasts[1:], others, strict=True):
-        further = resampling.upright(*quality.to_canonical(_finite(other, recipe)))
-        corrected = bias_field.corrected(filled(further[0]), further[1]), further[1]
+        its_data, own = resampling.upright(*quality.to_canonical(_finite(other, recipe)))
+        corrected, placed = bias_field.corrected(filled(its_data), own), place.world @ own
         try:
-            on_grid = placed_on(corrected[0], place.world @ corrected[1], *fine)
+            on_grid = placed_on(corrected, placed, *fine)
             for finding in contrasts.judge(on_grid, head, (slice(None),) * 3, fine[0]):
                 if finding.severity == "bad":
                     raise ImageFault(path, finding)
                 findings.append(about(finding, f"its {name} image"))
-            channel, report[name] = _of_brain(path, corrected, place, brain_on_cube, cut, recipe)
+            further = (on_grid, corrected, placed)
+            channel, report[name] = _of_brain(path, further, place.brain, brain_on_cube, cut, recipe)
         except ImageFault as fault:
             raise ImageFault(path, about(fault.finding, f"its {name} image")) from None
         channels.append(channel)
@@ -219,8 +215,8 @@ def _brain_numbers(place: Registration, recipe: Recipe) -> dict[str, Any]:
 
 def _of_brain(
     path: Path,
-    contrast: tuple[np.ndarray, np.ndarray],
-    place: Registration,
+    contrast: tuple[np.ndarray, np.ndarray, np.ndarray],
+    its_brain: np.ndarray,
     brain_on_cube: np.ndarray,
     cut: Cut,
     recipe: Recipe,
@@ -229,23 +225,22 @@ def _of_brain(
 
     Args:
         path: named in errors.
-        contrast: (X, Y, Z) data without bias field, and their affine.
-        place: of the first contrast.
+        contrast: on the grid of `brain.SIZE`, NaN outside; as it is stored, (X, Y, Z) without bias field; and
+            the affine (4, 4) of that to mm of the average brain.
+        its_brain: bool on the grid of `brain.SIZE`, of the first contrast.
         brain_on_cube: bool on the cube.
         cut: of the cube.
         recipe: what is to be made of it.
     """
-    data, affine = contrast
-    size, grid = (brain.SIZE,) * 3, average_brain.affine_of(brain.SIZE)
     # The numbers are those of one grid, whatever the cube is: a larger one gives the same.
-    seen = placed_on(data, place.world @ affine, FIELD_OF_VIEW / brain.SIZE, size, grid)
+    seen, data, placed = contrast
     there = np.isfinite(seen)
-    inside = place.brain & there
+    inside = its_brain & there
     if not inside.any():
         raise ImageFault(path, bad("no-brain", "shows no brain where the head lies.", _UNLIKE_A_SCAN))
     counted = inside if recipe.brain == "mask" else there
     numbers = _intensities(path, filled(seen), inside, recipe, everywhere=counted)
-    on_cube = placed_on(data, place.world @ affine, recipe.spacing, brain_on_cube.shape, cut.cube_affine)
+    on_cube = placed_on(data, placed, recipe.spacing, brain_on_cube.shape, cut.cube_affine)
     low = np.float32(numbers["clip_low"])
     kept = brain_on_cube if recipe.brain == "mask" else np.isfinite(on_cube)
     return _standardised(np.where(kept & np.isfinite(on_cube), on_cube, low), numbers, cut), numbers

@@ -16,6 +16,7 @@ import numpy as np
 from scipy import fft, ndimage
 from scipy.spatial.transform import Rotation
 
+from trainer.data.images import geometry
 from trainer.data.images.linear import average_brain
 from trainer.data.images.linear.average_brain import CENTRE, FIELD_OF_VIEW
 
@@ -177,14 +178,4 @@ def _same(matrix: np.ndarray, other: np.ndarray) -> bool:
     middle = np.array([*CENTRE, 1.0])
     if np.linalg.norm((matrix @ middle - other @ middle)[:3]) > _SAME_MM:
         return False
-    return degrees_between(matrix, other) < _SAME_DEGREES
-
-
-def degrees_between(matrix: np.ndarray, other: np.ndarray) -> float:
-    """Return the angle of the turn that leads from one affine (4, 4) to the other, without their stretch."""
-    turns = []
-    for each in (matrix, other):
-        u, _, v = np.linalg.svd(each[:3, :3])
-        turns.append(u @ v)
-    cosine = (np.trace(turns[0].T @ turns[1]) - 1) / 2
-    return float(np.rad2deg(np.arccos(np.clip(cosine, -1.0, 1.0))))
+    return geometry.angle_degrees(matrix, other) < _SAME_DEGREES

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from trainer.data.images import foreground, resampling
+from trainer.data.images import foreground, geometry, resampling
 from trainer.data.images.findings import Finding, bad, warning
 from trainer.data.images.linear import ascent, average_brain, bias_field, brain, pose_search
 from trainer.data.images.linear.ascent import ScanLevel
@@ -99,7 +99,7 @@ def register(data: np.ndarray, affine: np.ndarray) -> Registration:
         correlation=pose.correlation,
         inner=inner,
         dice=brain.dice(its_brain, template),
-        turn_degrees=pose_search.degrees_between(pose.matrix, np.eye(4)),
+        turn_degrees=geometry.angle_degrees(pose.matrix, np.eye(4)),
         scale=float(np.prod(scales) ** (1 / 3)),
         stretch=float(scales.max() / scales.min()),
         seen=float((template & there).sum() / template.sum()),
