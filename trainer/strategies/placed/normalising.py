@@ -6,7 +6,8 @@ Functions that take an operation and a unit are of the form that `computing` des
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -14,8 +15,11 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from trainer.planning.placement import boxes
 from trainer.planning.placement.operations import Operation
 from trainer.planning.placement.units import Unit
+from trainer.strategies.placed import pieces
+from trainer.strategies.placed.pieces import Part
 
 Tensors = Sequence[Any]
 
@@ -36,8 +40,9 @@ def batch_moments(operation: Operation, layer: Any, unit: Unit, inputs: Tensors,
 
         def gradient(upstream: Any) -> Any:
             # Of sums of x - shift and of its square, which needs neither mean nor variance.
-            scale = 2 / count * upstream[1]
-            return _scaled(x, scale, upstream[0] / count - shift * scale)
+            of_apart, of_square = tf.unstack(upstream)
+            scale = 2 / count * of_square
+            return _scaled(x, scale, of_apart / count - shift * scale)
 
         return share * ops.stack([apart, variance + ops.square(apart)]), gradient
 
@@ -46,13 +51,20 @@ def batch_moments(operation: Operation, layer: Any, unit: Unit, inputs: Tensors,
 
 def _shift(moving_mean: Any, dtype: Any) -> Any:
     """The moving mean; 0 where a batch that overflowed left no number: the next batch has its own mean."""
-    mean = ops.cast(moving_mean, dtype)
-    return ops.where(ops.isfinite(mean), mean, ops.zeros_like(mean))
+    with _once():
+        mean = ops.cast(moving_mean, dtype)
+        return ops.where(ops.isfinite(mean), mean, ops.zeros_like(mean))
+
+
+def _once() -> Any:
+    """Let what is computed here, `(c,)` alone, wait for nothing: it is computed once for both passes."""
+    return tf.control_dependencies(None)
 
 
 def batch_statistics(moments: Any, shift: Any) -> tuple[Any, Any]:
     """Mean and variance `(c,)` of the whole batch, from the sum of all `batch_moments` and their shift."""
-    return shift + moments[0], moments[1] - ops.square(moments[0])
+    apart, mean_square = tf.unstack(moments)
+    return shift + apart, mean_square - ops.square(apart)
 
 
 def moved_statistics(
@@ -77,11 +89,57 @@ def moved_statistics(
     return after
 
 
+class MovingStatistics:
+    """Moving means and variances of a rank's batch norms during an update, one micro-batch after the other.
+
+    All micro-batches are normalised with the statistics of their own samples, added up about the moving mean
+    that there was before the update, so that backward passes compute the same again.
+
+    Args:
+        layers: of the Keras model, by name.
+    """
+
+    def __init__(self, layers: Mapping[str, Any]) -> None:
+        self._layers = layers
+        self._after: dict[int, dict[str, list[Part]]] = defaultdict(lambda: defaultdict(list))
+
+    def move(
+        self, operation: Operation, unit: Unit, micro: int, moments: Any, weights: Sequence[Any]
+    ) -> None:
+        """Move the statistics of the unit's channels, which several of its units may share.
+
+        Args:
+            operation: a batch norm.
+            unit: of it.
+            micro: number of the micro-batch; those before it have been there.
+            moments: of its samples, `(2, c)`.
+            weights: blocks of the unit, as they were before the update.
+        """
+        before = [
+            pieces.assembled(block, self._after[micro - 1][weight.path])
+            if micro and weight.path in self._after[micro - 1]
+            else values
+            for weight, block, values in zip(operation.weights, unit.blocks, weights, strict=True)
+        ]
+        layer = self._layers[operation.layer]
+        fresh = moved_statistics(operation, layer, moments, weights, before)
+        for weight, block in zip(operation.weights, unit.blocks, strict=True):
+            if weight.path in fresh:
+                known = self._after[micro][weight.path]
+                for part in boxes.subtract(block, [box for box, _ in known]):
+                    known.append((part, pieces.taken(part, block, fresh[weight.path])))
+
+    def moved(self) -> Mapping[str, list[Part]]:
+        """Return the statistics after the last micro-batch, by path."""
+        return self._after[max(self._after)] if self._after else {}
+
+
 def batch_norm(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
     """Return the box `(b, ..., c)`, normalised by the statistics of the whole batch."""
     x, moments = inputs
     named = _by_name(operation, weights)
-    mean, variance = batch_statistics(moments, _shift(named["moving_mean"], moments.dtype))
+    with _once():
+        mean, variance = batch_statistics(moments, _shift(named["moving_mean"], moments.dtype))
     return _normalised(x, mean, variance, named, layer.epsilon)
 
 
@@ -100,12 +158,13 @@ def _by_name(operation: Operation, weights: Tensors) -> dict[str, Any]:
 
 def _normalised(x: Any, mean: Any, variance: Any, named: dict[str, Any], epsilon: float) -> Any:
     wide = _wide(x)
-    scale = ops.rsqrt(ops.cast(variance, wide) + epsilon)
-    if "gamma" in named:
-        scale = scale * ops.cast(named["gamma"], wide)
-    offset = -ops.cast(mean, wide) * scale
-    if "beta" in named:
-        offset = offset + ops.cast(named["beta"], wide)
+    with _once():
+        scale = ops.rsqrt(ops.cast(variance, wide) + epsilon)
+        if "gamma" in named:
+            scale = scale * ops.cast(named["gamma"], wide)
+        offset = -ops.cast(mean, wide) * scale
+        if "beta" in named:
+            offset = offset + ops.cast(named["beta"], wide)
     return _scaled(x, scale, offset)
 
 
@@ -168,7 +227,7 @@ def can_take(x: Any) -> bool:
     return bool(x.dtype == tf.float32)
 
 
-def reduced(by: Callable[[Any, int], Any], x: Any, kept: int = 0) -> Any:
+def reduced(by: Callable[[Any, Any], Any], x: Any, kept: int = 0) -> Any:
     """Reduce `(..., c)` to `(c,)`, one axis after the other.
 
     Args:
@@ -177,7 +236,7 @@ def reduced(by: Callable[[Any, int], Any], x: Any, kept: int = 0) -> Any:
         kept: first axes that stay.
     """
     while len(x.shape) > kept + 1:
-        x = by(x, -2)
+        x = by(x, (0, 1) if not kept and len(x.shape) == 3 and x.shape[0] == 1 else -2)
     return x
 
 

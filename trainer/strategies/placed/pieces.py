@@ -15,7 +15,13 @@ Part = tuple[Box, Any]
 
 def taken(box: Box, outer: Box, values: Any) -> Any:
     """The box of an array that holds exactly `outer`."""
-    return values if box == outer else values[box.slices_in(outer)]
+    if box == outer:
+        return values
+    slices = box.slices_in(outer)
+    if len(slices) > 1 and outer.shape[0] == 1 and box.with_range(1, outer.ranges[1]) == outer:
+        # TensorFlow copies nothing where only the first axis is cut.
+        return tf.reshape(tf.reshape(values, outer.shape[1:])[slices[1]], box.shape)
+    return values[slices]
 
 
 def placed(box: Box, outer: Box, values: Any) -> Any:

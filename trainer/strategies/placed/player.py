@@ -8,15 +8,14 @@ player is one update.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import groupby
 from typing import Any
 
 import tensorflow as tf
 from keras import ops
 
-from trainer.planning.placement import boxes
 from trainer.planning.placement.boxes import Box
 from trainer.planning.placement.operations import Operation
 from trainer.planning.placement.tasks import (
@@ -33,12 +32,13 @@ from trainer.strategies.placed import computing, gradients, normalising, pieces
 from trainer.strategies.placed.gradients import UnitRecord
 from trainer.strategies.placed.mover import Mover, Wanted
 from trainer.strategies.placed.parts import Parts
-from trainer.strategies.placed.pieces import Part
 from trainer.strategies.placed.reading import LOSS
 
 Blocks = dict[str, dict[Box, Any]]
 # Of what this rank owns, by path and box.
 Owned = dict[tuple[str, Box], Any]
+# Numbers that are kept from a forward pass for its backward pass rather than assembled again.
+_FEW = 4096
 # See `Player.play`.
 Loss = Callable[[Box, list[Any], int], Any]
 ChunkDone = Callable[[str, int, list[Any]], list[Any]]
@@ -71,7 +71,7 @@ class Player:
         self._again: dict[int, Parts] = {}
         self._gate: Any = None
         self._records: dict[tuple[Unit, int], UnitRecord] = {}
-        self._statistics = MovingStatistics(layers)
+        self._statistics = normalising.MovingStatistics(layers)
         # What was computed last, and what the next pass waits for.
         self._newest: list[Any] = []
         self._stamps: list[Any] = []
@@ -295,16 +295,26 @@ class Player:
         """Compute a unit again, now under a tape, from what is kept: only what its gradients need is done."""
         operation, upstream = self._operations[unit.operation], self._upstream(unit, micro)
         after = [*self.losses, *self._stamps] if upstream is None else [upstream]
+
+        def waiting(box: Box) -> AbstractContextManager[None]:
+            return tf.control_dependencies(after if box.size > _FEW else [])
+
         # Not earlier: TensorFlow would do it as soon as the inputs are there, and keep what comes of it.
+        reads: list[Any] = []
+        weights: list[Any] = []
+        for reading, box in zip(operation.readings, unit.reads, strict=True):
+            if box is None:
+                reads.append(None)
+                continue
+            with waiting(box):
+                reads.append(self._read_again(operation, reading.tensor, box, micro))
+        for weight, block in zip(operation.weights, unit.blocks, strict=True):
+            with waiting(block):
+                weights.append(self.held(weight.path, block))
         with (
             tf.control_dependencies(after),
             tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape,
         ):
-            reads = [
-                None if box is None else self._read_again(operation, reading.tensor, box, micro)
-                for reading, box in zip(operation.readings, unit.reads, strict=True)
-            ]
-            weights = self._weights(unit)
             tape.watch([x for x in (*reads, *weights) if x is not None])
             output = self._computed(unit, micro, reads, weights, self._objective)
         return UnitRecord(tape, output, reads, weights, upstream)
@@ -350,48 +360,3 @@ def _ends(tasks: Sequence[Task]) -> dict[int, tuple[str, int]]:
     ]
     following = [one for _, one in passes[1:]] + [None]
     return {number: one for (number, one), after in zip(passes, following, strict=True) if one != after}
-
-
-class MovingStatistics:
-    """Moving means and variances of a rank's batch norms during an update, one micro-batch after the other.
-
-    All micro-batches are normalised with the statistics of their own samples, added up about the moving mean
-    that there was before the update, so that backward passes compute the same again.
-
-    Args:
-        layers: of the Keras model, by name.
-    """
-
-    def __init__(self, layers: Mapping[str, Any]) -> None:
-        self._layers = layers
-        self._after: dict[int, dict[str, list[Part]]] = defaultdict(lambda: defaultdict(list))
-
-    def move(
-        self, operation: Operation, unit: Unit, micro: int, moments: Any, weights: Sequence[Any]
-    ) -> None:
-        """Move the statistics of the unit's channels, which several of its units may share.
-
-        Args:
-            operation: a batch norm.
-            unit: of it.
-            micro: number of the micro-batch; those before it have been there.
-            moments: of its samples, `(2, c)`.
-            weights: blocks of the unit, as they were before the update.
-        """
-        before = [
-            pieces.assembled(block, self._after[micro - 1][weight.path])
-            if micro and weight.path in self._after[micro - 1]
-            else values
-            for weight, block, values in zip(operation.weights, unit.blocks, weights, strict=True)
-        ]
-        layer = self._layers[operation.layer]
-        fresh = normalising.moved_statistics(operation, layer, moments, weights, before)
-        for weight, block in zip(operation.weights, unit.blocks, strict=True):
-            if weight.path in fresh:
-                known = self._after[micro][weight.path]
-                for part in boxes.subtract(block, [box for box, _ in known]):
-                    known.append((part, pieces.taken(part, block, fresh[weight.path])))
-
-    def moved(self) -> Mapping[str, list[Part]]:
-        """Return the statistics after the last micro-batch, by path."""
-        return self._after[max(self._after)] if self._after else {}
