@@ -30,8 +30,12 @@ def message(source, target):
     return (Message("output", "x", 0, source, target, 4, 1),)
 
 
+def one_after_another(lists, *of):
+    return steady.step_s(steady.two_updates(lists), *of)
+
+
 def both(lists):
-    return engine.play(lists, seconds, FABRIC, 2).step_s, steady.step_s(lists, seconds, FABRIC, 2)
+    return engine.play(lists, seconds, FABRIC, 2).step_s, one_after_another(lists, seconds, FABRIC, 2)
 
 
 def test_a_stage_works_on_the_next_update_while_the_other_one_does_on_this_one():
@@ -59,7 +63,7 @@ def test_no_update_takes_less_than_its_busiest_rank_computes(drawn, rate, latenc
     fabric = Shared(rate, rate / 2, latency)
     takes = seconds_of(placement, measured)
     alone = engine.play(lists, takes, fabric, RANKS)
-    found = steady.step_s(lists, takes, fabric, RANKS)
+    found = one_after_another(lists, takes, fabric, RANKS)
     assert found >= max(alone.busy_s) * (1 - 1e-9)
 
 
@@ -67,7 +71,7 @@ def test_ranks_without_a_share_do_not_matter():
     _, lists = placed()
     assert {rank for rank, tasks in lists.items() if tasks} == {0}
     lists = {**lists, 1: ()}
-    assert steady.step_s(lists, lambda rank, task: 1.0, FABRIC, 2) == pytest.approx(len(lists[0]))
+    assert one_after_another(lists, lambda rank, task: 1.0, FABRIC, 2) == pytest.approx(len(lists[0]))
 
 
 def test_groups_take_as_long_as_a_step_that_follows_another():
@@ -84,5 +88,5 @@ def test_groups_take_as_long_as_a_step_that_follows_another():
         deviation=0.0,
     )
     assert found.played.step_s == alone
-    assert found.step.step_s == pytest.approx(3 * steady.step_s(lists, seconds, fabric, 2))
+    assert found.step.step_s == pytest.approx(3 * one_after_another(lists, seconds, fabric, 2))
     assert found.step.step_s < 0.9 * 3 * alone

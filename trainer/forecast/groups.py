@@ -77,9 +77,11 @@ def play(
 
     rounds = [(_copies(lists, size, groups), times) for lists, times in outlook.rounds]
 
+    twice = [(steady.two_updates(lists), times) for lists, times in rounds]
+
     def update(slowdown: dict[int, float]) -> float:
         return math.fsum(
-            times * steady.step_s(lists, seconds, fabric, ranks, slowdown=slowdown) for lists, times in rounds
+            times * steady.step_s(two, seconds, fabric, ranks, slowdown=slowdown) for two, times in twice
         )
 
     step_s = update({})

@@ -66,6 +66,7 @@ class Search:
     Attributes:
         choices: see above.
         loads: of each group, seconds on each rank for each choice, `(choices, ranks)`.
+        is_balanced: whether the busiest rank is limited.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Search:
     ) -> None:
         self._traffic, self.choices, self._machine = traffic, choices, machine
         self._objective, self._imbalance, self._tries = objective, imbalance, tries
+        self.is_balanced = imbalance is not None
         ranks = machine.seconds.shape[1]
         layouts = {id(choice.layout): choice.layout for some in choices for choice in some}
         shares = {key: _shares(layout, ranks) for key, layout in layouts.items()}
@@ -221,6 +223,7 @@ class _State:
         self._divided = [some[i].layout for some, i in zip(search.choices, chosen, strict=True)]
         self._ids = list(map(id, self._divided))
         self._load = np.sum([search.loads[n][i] for n, i in enumerate(chosen)], axis=0)
+        self._over = search.over(self._load)
         terms = search.touched(tuple(range(len(chosen))))
         self._crossing = {
             term.name: cost
@@ -233,23 +236,24 @@ class _State:
         touched = search.touched(tuple(change))
         before = sum([self._crossing[term.name] for term in touched])
         before += sum([search.computing(number, self.chosen[number]) for number in change])
+        load, over, is_fairer = None, 0.0, False
+        if search.is_balanced:
+            load = self._load_with(change)
+            over = search.over(load)
+            is_fairer = over < self._over - _LEAST_GAIN
+            if over > self._over + _LEAST_GAIN:
+                return False
         old = {number: self._divided[number] for number in change}
-        load = self._load.copy()
         for number, index in change.items():
-            load += search.loads[number][index] - search.loads[number][self.chosen[number]]
             self._put(number, search.choices[number][index].layout)
-        over, was = search.over(load), search.over(self._load)
-        is_fairer = over < was - _LEAST_GAIN
         # What no change may cost, whatever is rounded: nothing costs less than 0, so that a sum only grows.
         computing = sum([search.computing(number, index) for number, index in change.items()])
         limit = math.inf if is_fairer else before * (1 + _LEAST_GAIN) - computing
-        crossing = []
-        if is_fairer or over <= was + _LEAST_GAIN:
-            crossing = search.crossing(touched, self._divided, self._ids, limit)
+        crossing = search.crossing(touched, self._divided, self._ids, limit)
         scale = max(abs(before), 1e-300)
-        is_whole = len(crossing) == len(touched)
-        if is_fairer or (is_whole and sum(crossing) + computing < before - _LEAST_GAIN * scale):
-            self._load = load
+        is_less = len(crossing) == len(touched) and sum(crossing) + computing < before - _LEAST_GAIN * scale
+        if is_fairer or is_less:
+            self._load, self._over = self._load_with(change) if load is None else load, over
             for term, cost in zip(touched, crossing, strict=True):
                 self._crossing[term.name] = cost
             for number, index in change.items():
@@ -258,6 +262,12 @@ class _State:
         for number, layout in old.items():
             self._put(number, layout)
         return False
+
+    def _load_with(self, change: dict[int, int]) -> Floats:
+        load = self._load.copy()
+        for number, index in change.items():
+            load += self._search.loads[number][index] - self._search.loads[number][self.chosen[number]]
+        return load
 
     def _put(self, number: int, layout: TensorLayout) -> None:
         self._divided[number], self._ids[number] = layout, id(layout)

@@ -17,8 +17,13 @@ from trainer.planning.simulation import engine
 from trainer.planning.simulation.fabric import Fabric, HostLinks
 
 
+def two_updates(lists: TaskLists) -> TaskLists:
+    """Return the task lists of an update and of the next one, as `step_s` takes them."""
+    return {rank: (*tasks, *map(_next, tasks)) for rank, tasks in lists.items()}
+
+
 def step_s(
-    lists: TaskLists,
+    two: TaskLists,
     seconds: engine.Seconds,
     fabric: Fabric,
     ranks: int,
@@ -27,9 +32,8 @@ def step_s(
 ) -> float:
     """Return the seconds from when all ranks have done one update until all have done the next.
 
-    Arguments and errors are those of `engine.play`.
+    The first argument is of `two_updates`; the others, and errors, are those of `engine.play`.
     """
-    two = {rank: (*tasks, *map(_next, tasks)) for rank, tasks in lists.items()}
     found = engine.play(two, seconds, fabric, ranks, slowdown=slowdown, halves=True)
     return found.step_s - found.half_s
 
@@ -56,7 +60,7 @@ def predict(placement: Placement, lists: TaskLists, profile: Profile, ranks: int
     durations = Durations(placement, profile, dict(enumerate(owned(placement, ranks))))
     links = HostLinks(profile)
     found = engine.play(lists, durations.of, links, ranks)
-    step = step_s(lists, durations.of, links, ranks)
+    step = step_s(two_updates(lists), durations.of, links, ranks)
     played = [one for rank in range(ranks) for one in _passes([s for s in found.spans if s.rank == rank])]
     return Cost(step, found.busy_s, tuple(step - busy for busy in found.busy_s), tuple(played))
 
