@@ -118,7 +118,8 @@ def test_half_a_brain_is_said(raw):
 def test_a_bias_field_goes(raw):
     data, affine = image(scan_of(raw, 2))
     slope = np.linspace(0.6, 1.4, data.shape[1], dtype=np.float32)[None, :, None]
-    before, after = data * slope, bias_field.corrected(data * slope, affine)
+    before, (after, is_corrected) = data * slope, bias_field.corrected(data * slope, affine)
+    assert is_corrected
     place = registering.register(data, affine)
     white = average_brain.of_size(brain.SIZE).white > 0.9
 
@@ -138,6 +139,15 @@ def test_the_brain_alone_is_kept_where_asked_for(raw):
     assert whole.array[outside].std() > 0.1
     assert alone.array.min() == alone.array[outside][0]
     np.testing.assert_array_equal(whole.affine, average_brain.cube_affine(48, 4.0))
+
+
+def test_a_scan_whose_bias_field_stays_is_said(raw):
+    data, affine = image(scan_of(raw, 2))
+    even, is_corrected = bias_field.corrected(np.full_like(data, 9), affine)
+    assert not is_corrected
+    assert not even.any()
+    place = replace(registering.register(data, affine), is_corrected=False)
+    assert [finding.code for finding in registering.judge(place)] == ["bias-field"]
 
 
 @pytest.fixture(scope="module")

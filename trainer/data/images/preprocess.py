@@ -179,7 +179,9 @@ def _prepare_registered(path: Path, image: Image, recipe: Recipe, others: Sequen
     head = foreground.mask(filled(place.placed))
     for name, other in zip(recipe.contrasts[1:], others, strict=True):
         its_data, own = resampling.upright(*quality.to_canonical(_finite(other, recipe)))
-        corrected, placed = bias_field.corrected(filled(its_data), own), place.world @ own
+        (corrected, is_corrected), placed = bias_field.corrected(filled(its_data), own), place.world @ own
+        if not is_corrected:
+            findings.append(about(bias_field.NOT_REMOVED, f"its {name} image"))
         try:
             on_grid = placed_on(corrected, placed, *fine)
             for finding in contrasts.judge(on_grid, head, (slice(None),) * 3, fine[0]):

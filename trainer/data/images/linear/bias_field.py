@@ -9,6 +9,7 @@ import nibabel
 import numpy as np
 
 from trainer.data.images import foreground, resampling
+from trainer.data.images.findings import warning
 
 # The field is smooth: it is fitted on voxels of this edge, in mm.
 _SPACING = 4.0
@@ -20,10 +21,18 @@ _DARKEST = 0.1
 _FEWEST = 1000
 
 
-def corrected(data: np.ndarray, affine: np.ndarray) -> np.ndarray:
+NOT_REMOVED = warning(
+    "bias-field",
+    "has no bias field that could be fitted, so that none was removed.",
+    "Look at its brightness in qc.html.",
+)
+
+
+def corrected(data: np.ndarray, affine: np.ndarray) -> tuple[np.ndarray, bool]:
     """Return (X, Y, Z) float32 from 0, divided by its bias field, whose mean over the foreground is 1.
 
-    Where nothing stands out from the background, or no field can be fitted, data only come to begin at 0.
+    Beside it, whether there was one: where nothing stands out from the background, or no field can be fitted,
+    data only come to begin at 0.
 
     Args:
         data: (X, Y, Z), finite.
@@ -34,15 +43,16 @@ def corrected(data: np.ndarray, affine: np.ndarray) -> np.ndarray:
     small = resampling.resample(raised, (x, y, z), _SPACING)
     inside = foreground.mask(small)
     if min(small.shape) < 4 or inside.sum() < _FEWEST or inside.all() or not np.ptp(small[inside]) > 0:
-        return raised
+        return raised, False
     try:
         # N4 takes logarithms, and asks for values well above 1; the field does not depend on the scale.
         field = _field(small * np.float32(1000 / small[inside].mean(dtype=np.float64)), inside)
     except RuntimeError:  # of SimpleITK: none can be fitted
-        return raised
-    if np.isfinite(field).all():
-        _divide(raised, field, (x, y, z))
-    return raised
+        return raised, False
+    if not np.isfinite(field).all():
+        return raised, False
+    _divide(raised, field, (x, y, z))
+    return raised, True
 
 
 def _field(small: np.ndarray, inside: np.ndarray) -> np.ndarray:

@@ -55,6 +55,7 @@ class Registration:
         brain: bool on the grid of `brain.SIZE`.
         placed: (SIZE, SIZE, SIZE) float32, the scan without its bias field on that grid; NaN outside of it.
         corrected: (X, Y, Z) the scan without its bias field, on its own grid.
+        is_corrected: whether there was a bias field to remove.
     """
 
     world: np.ndarray
@@ -68,6 +69,7 @@ class Registration:
     brain: np.ndarray
     placed: np.ndarray
     corrected: np.ndarray
+    is_corrected: bool
 
     def to_json(self) -> dict[str, Any]:
         """Return its numbers, rounded for people but for `world`."""
@@ -82,7 +84,7 @@ def register(data: np.ndarray, affine: np.ndarray) -> Registration:
         data: (X, Y, Z) float32, finite, axes in RAS+ and at right angles.
         affine: (4, 4) of it, voxel indices to mm.
     """
-    corrected = bias_field.corrected(data, affine)
+    corrected, is_corrected = bias_field.corrected(data, affine)
     # One thread: sums in one order, so that a scan comes out the same whatever its neighbours are.
     with _ONE_AT_A_TIME, threadpool_limits(1, user_api="blas"):
         pose, inner = _pose(_Levels(_compressed(corrected, affine), affine))
@@ -106,6 +108,7 @@ def register(data: np.ndarray, affine: np.ndarray) -> Registration:
         brain=its_brain,
         placed=placed,
         corrected=corrected,
+        is_corrected=is_corrected,
     )
 
 
@@ -116,7 +119,7 @@ def judge(registration: Registration) -> list[Finding]:
     if not inner >= _LEAST_INNER:  # NaN too
         cure = "Check that it is a T1-weighted scan of a whole human head; else leave it out."
         return [bad("no-brain", f"shows nothing like a human brain in T1 contrast ({numbers}).", cure)]
-    findings = []
+    findings = [] if registration.is_corrected else [bias_field.NOT_REMOVED]
     if inner < _GOOD_INNER or dice < _GOOD_DICE:
         findings.append(warning("registration", f"fits the average brain badly ({numbers}).", _LOOK))
     smallest, largest = _SCALES
