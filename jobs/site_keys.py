@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from jobs import quantities
 from trainer.errors import JobError
@@ -14,8 +14,6 @@ from trainer.errors import JobError
 _NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.,:+@/-]*$"
 Name = Annotated[str, Field(pattern=_NAME, max_length=200)]
 Texts = Annotated[tuple[str, ...], Field(strict=False)]
-# The folder with batch scripts to edit and example profiles.
-SHIPPED = "slurm"
 KindName = Literal["train", "crossval", "import", "evaluate", "report"]
 
 
@@ -45,8 +43,8 @@ class PerKind(BaseModel):
 
     @field_validator("options")
     @classmethod
-    def _options_are_plain(cls, options: tuple[str, ...]) -> tuple[str, ...]:
-        return _plain(options)
+    def _options_areplain(cls, options: tuple[str, ...]) -> tuple[str, ...]:
+        return plain(options)
 
     @field_validator("memory")
     @classmethod
@@ -67,55 +65,11 @@ class Kind(PerKind):
     """Overrides for one kind of job; keys not given are as for all."""
 
 
-class SchedulerKeys(BaseModel):
-    """Keys that Slurm alone reads. They are here, below all schedulers, since a profile is one for all."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    gpu_request: Literal["gpus-per-node", "gres", "gpus-per-task"] = Field(
-        "gpus-per-node", description="sbatch's option for GPUs; `gpus-per-task` needs `launcher: srun`"
-    )
-    launcher: Literal["mpirun", "srun"] = Field(
-        "mpirun", description="what starts ranks in an allocation; `mpirun` is that of Open MPI, 4 or 5"
-    )
-    mpi: Name = Field("pmix", description="srun --mpi=, of the kind pmix; see `srun --mpi=list`")
-    srun_options: Texts = Field(
-        (), description="further options of the srun that starts ranks, such as --cpu-bind=cores"
-    )
-
-    @field_validator("mpi")
-    @classmethod
-    def _ranks_find_each_other(cls, mpi: str) -> str:
-        if not mpi.startswith("pmix"):
-            whose = "starts ranks of Cray MPICH" if mpi.startswith("cray") else "is not for Open MPI"
-            raise ValueError(
-                f"{mpi} {whose}; Horovod is built with Open MPI here, whose ranks find each other by pmix "
-                "alone, or with launcher: mpirun"
-            )
-        return mpi
-
-    @field_validator("srun_options")
-    @classmethod
-    def _options_of_srun_are_plain(cls, options: tuple[str, ...]) -> tuple[str, ...]:
-        return _plain(options)
-
-    @model_validator(mode="after")
-    def _srun_is_the_launcher(self) -> SchedulerKeys:
-        if self.gpu_request == "gpus-per-task" and self.launcher == "mpirun":
-            raise ValueError(
-                "gpu_request: gpus-per-task needs launcher: srun; mpirun's daemon is one task on each "
-                "host, and would get the GPU of one rank"
-            )
-        if self.srun_options and self.launcher != "srun":
-            raise ValueError("srun_options need launcher: srun")
-        return self
-
-
 _OPTION = re.compile(r"--[A-Za-z][A-Za-z_-]*(=[A-Za-z0-9_.,:;+@/%&|*!<>()\[\]{}=~^-]+)?")
 
 
-def _plain(options: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuse what a script cannot hold; what competes with its own options, the scheduler refuses."""
+def plain(options: tuple[str, ...]) -> tuple[str, ...]:
+    """Raise ValueError for what a script cannot hold; what competes with its own, a scheduler refuses."""
     for option in options:
         if not _OPTION.fullmatch(option):
             raise ValueError(f"{option!r} is not --name or --name=value without blanks and quotes")

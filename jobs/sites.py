@@ -1,27 +1,20 @@
-"""Site profiles: settings that differ between clusters, written once in YAML."""
+"""What a site profile says: settings that differ between clusters."""
 
 from __future__ import annotations
 
-import difflib
-import os
-from collections.abc import Iterator
-from importlib import resources
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from jobs.site_keys import SHIPPED, Kind, KindName, Name, PerKind, SchedulerKeys, Texts
+from jobs.site_keys import Kind, KindName, Name, PerKind, Texts
 from jobs.spec import check_variables
-from trainer.config import yaml_reader
-from trainer.config.explaining import apart, explain, screenful
 from trainer.errors import JobError
 
 Names = Annotated[tuple[Name, ...], Field(strict=False)]
 
 
-class Site(SchedulerKeys, PerKind):
-    """One cluster, or this machine."""
+class Site(PerKind):
+    """One cluster, or this machine. Schedulers have subclasses with keys of their own."""
 
     name: str = Field("here", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="name of the profile")
     description: str = Field("", description="one-line description, for lists")
@@ -101,7 +94,7 @@ class Site(SchedulerKeys, PerKind):
             raise ValueError("infiniband_devices need fabric: infiniband")
         return self
 
-    def of(self, kind: str) -> Site:
+    def of(self, kind: str) -> Self:
         """Return this site for a kind of job: keys under `kinds` override those for all."""
         own = self.kinds.get(kind)  # type: ignore[call-overload]
         if own is None:
@@ -110,65 +103,6 @@ class Site(SchedulerKeys, PerKind):
 
 
 HERE = Site()
-
-
-def load(name_or_path: str | None = None) -> Site:
-    """Return the profile of this name, or in this file.
-
-    A name is looked for in the user's folder (`folder()`), then among those shipped with us. Without one it
-    is the user's `default`, or where there is none, a site about which nothing is known.
-
-    Raises:
-        JobError: there is none, it cannot be read, or it holds unknown keys or impossible values.
-    """
-    profiles = dict(listed())
-    if name_or_path is None:
-        return _read(profiles["default"]) if "default" in profiles else HERE
-    if "/" in name_or_path or name_or_path.endswith((".yaml", ".yml")):
-        return _read(Path(name_or_path))
-    if name_or_path not in profiles:
-        close = difflib.get_close_matches(name_or_path, profiles, n=1, cutoff=0.5)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise JobError(
-            f"There is no site profile {name_or_path!r}.{hint}",
-            cure=f"There are: {', '.join(profiles)}. Write your own as {folder() / 'NAME.yaml'}.",
-        )
-    return _read(profiles[name_or_path])
-
-
-def listed() -> Iterator[tuple[str, Path]]:
-    """Return name and file of every profile that `load` finds by name, the user's own first."""
-    seen: set[str] = set()
-    for place in (folder(), shipped() / "sites"):
-        for path in sorted(place.glob("*.yaml")):
-            if path.stem not in seen:
-                seen.add(path.stem)
-                yield path.stem, path
-
-
-def folder() -> Path:
-    """Return the folder of the user's profiles: `$XDG_CONFIG_HOME/cingulum/sites`, else
-    `~/.config/cingulum/sites`.
-    """
-    config = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(config).expanduser() / "cingulum" / "sites"
-
-
-def shipped() -> Path:
-    """Return the folder `slurm` with templates and example profiles, in a checkout or as installed."""
-    return Path(str(resources.files("jobs"))) / SHIPPED
-
-
-def _read(path: Path) -> Site:
-    document = yaml_reader.read(path, error=JobError, cure="Name a YAML file, or a known site.")
-    if not isinstance(document.tree, dict):
-        raise JobError(f"{path}: holds no keys.", cure="See docs/reference/site-profile.md for them.")
-    try:
-        return Site.model_validate({"name": path.stem, **document.tree})
-    except ValidationError as error:
-        found = apart(error.errors())
-    said = (explain(str(path), problem, Site, document.written) for problem in found)
-    raise JobError(screenful(said, len(found)))
 
 
 def _is_unicode(text: str) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainer import batch_environment
 from trainer.errors import JobError
 
 Arguments = tuple[str, ...]
@@ -163,11 +164,11 @@ class JobSpec:
 
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# bash sets these itself, or reads its own script by them; those of Slurm tell the script where it runs.
+# bash sets these itself, or reads its own script by them.
 _OF_THE_SHELL = re.compile(
     r"_|BASH.*|COMP_.*|DIRSTACK|ENV|EPOCH.*|EUID|FUNCNAME|GLOBIGNORE|GROUPS|HISTCMD|IFS|LINENO|MAPFILE|OLDPWD"
     r"|OPTARG|OPTERR|OPTIND|PIPESTATUS|POSIXLY_CORRECT|PPID|PS[0-4]|PWD|RANDOM|READLINE_.*|REPLY|SECONDS"
-    r"|SHELLOPTS|SHLVL|SLURM_.*|SBATCH_.*|SRANDOM|UID"
+    r"|SHELLOPTS|SHLVL|SRANDOM|UID"
 )
 # Words in the name of a variable that holds a secret, rather than the path of a file with one.
 _SECRET = re.compile(
@@ -189,8 +190,8 @@ def check_variables(environment: Mapping[str, str]) -> None:
     for name, value in environment.items():
         if not _NAME.fullmatch(name):
             raise JobError(f"environment: {name!r} is not the name of a variable.")
-        if _OF_THE_SHELL.fullmatch(name):
-            raise JobError(f"environment: {name} belongs to the shell or to Slurm, and cannot be set.")
+        if _OF_THE_SHELL.fullmatch(name) or name.startswith(batch_environment.PREFIXES):
+            raise JobError(f"environment: {name} belongs to the shell or a scheduler, and cannot be set.")
         if _SECRET.match(name):
             raise JobError(
                 f"environment: {name} looks like a secret, and would be written into a script.",

@@ -17,7 +17,8 @@ from typing import Any
 
 from pydantic_core import PydanticUndefined
 
-from jobs import mpi, sites
+from jobs import mpi
+from jobs.schedulers import site_profiles
 from jobs.site_keys import Kind, KindName
 from trainer import config, errors, telling
 from trainer.config.explaining import figure
@@ -163,7 +164,9 @@ def site_page() -> str:
         "| --- | --- | --- | --- |",
     ]
     about = ("name", "description")
-    for name, field in sorted(sites.Site.model_fields.items(), key=lambda one: one[0] not in about):
+    for name, field in sorted(
+        site_profiles.model().model_fields.items(), key=lambda one: one[0] not in about
+    ):
         kind = type_name(field.annotation)
         lines.append(f"| `{name}` | {kind} | {default_of(field)} | {field.description} |")
     lines += [
@@ -207,7 +210,7 @@ def site_page() -> str:
     ]
     shown: dict[str, dict[str, str]] = {}
     for kind, interface, devices in (("ethernet", "eth0", ()), ("infiniband", "ib0", ("mlx5_0:1",))):
-        site = sites.Site.model_validate(
+        site = site_profiles.model().model_validate(
             {"fabric": kind, "interfaces": (interface,), "infiniband_devices": devices}
         )
         for setting in mpi.settings(site, gpus=True):

@@ -20,6 +20,8 @@ RESTART_COUNTS = ("SLURM_RESTART_COUNT", _RESTARTS)
 LOCAL_SIZE = "SLURM_NTASKS_PER_NODE"
 # Folder of a job on its host's own disk.
 SCRATCH = "SLURM_TMPDIR"
+# Beginnings of the names of what a scheduler says, and of what its commands are told.
+PREFIXES = ("SLURM_", "SBATCH_")
 
 
 class StartOfJob(NamedTuple):

@@ -8,10 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from jobs import sites
 from jobs.job import Job
 from jobs.local import hostfile
-from jobs.schedulers import registry
+from jobs.schedulers import registry, site_profiles
 from jobs.schedulers.base import WAITING
 from jobs.schedulers.cluster_view import Host, Picture, Queued
 from trainer.errors import JobError
@@ -67,7 +66,7 @@ def _queued(job: Job) -> list[Queued]:
 
 
 def _slots() -> dict[str, int]:
-    site = sites.load()
+    site = site_profiles.load()
     if site.hostfile is None:
         return {socket.gethostname(): len(os.sched_getaffinity(0))}
     path = Path(site.hostfile).expanduser()

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from jobs import home, sites
+from jobs import home
 from jobs.job import Job, split_label
 from jobs.requests import chains, checks, submission
 from jobs.requests.known import Warn
 from jobs.requests.submission_options import SubmissionOptions
-from jobs.schedulers import registry
+from jobs.schedulers import registry, site_profiles
 from jobs.schedulers.base import Launch, Launcher, Scheduler
 from jobs.sites import Site
 from jobs.spec import JobSpec
@@ -86,7 +86,7 @@ def prepare(request: SubmissionRequest, looks: Checks) -> PreparedJobs:
     if request.least_nodes is not None and not request.shrink:
         raise JobError("--least-nodes says how far a job may shrink.", cure="Add --shrink.")
     kind = chains.kind_of(request.kind, folds=request.folds)
-    profile = sites.load(request.site)
+    profile = site_profiles.load(request.site)
     shared = _shared(request, profile)
     resources = chains.main(request, profile, kind)
     follows = chains.following(request.then)

@@ -173,10 +173,12 @@ class Scheduler(Launcher, Queue, Protocol):
     Attributes:
         variables: of the environment by which its commands find their cluster.
         place_variable: of the environment, which names another cluster; "": there is none.
+        site: the model of a site's profile, `Site` itself or with keys of its own.
     """
 
     variables: tuple[str, ...]
     place_variable: str
+    site: type[Site]
 
     @property
     def place(self) -> str:

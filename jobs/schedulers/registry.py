@@ -15,6 +15,8 @@ from trainer.errors import LauncherError
 # Entry points of this group are schedulers of other packages.
 GROUP = "cingulum.schedulers"
 _SCHEDULERS = {"slurm": "jobs.schedulers.slurm.launcher:Slurm"}
+# The folder with batch scripts to edit and example profiles.
+SHIPPED = "slurm"
 _LOCAL = {
     "mpirun": "jobs.local.mpirun:Mpirun",
     "docker": "jobs.local.docker:Docker",

@@ -41,6 +41,7 @@ class SchedulerLines:
         task: bash words for the number of the task, from 0.
         save_by: signals, without SIG, that ask to save.
         told_by: how they come about, for readers of the script, after "Told to save".
+        by_mpirun: whether mpirun starts the ranks, rather than the scheduler.
     """
 
     directives: Sequence[str]
@@ -48,6 +49,7 @@ class SchedulerLines:
     task: str
     save_by: Sequence[str] = ("USR2",)
     told_by: str = ""
+    by_mpirun: bool = True
 
 
 def render(spec: JobSpec, site: Site, folder: Path, lines: SchedulerLines, supervised: Sequence[str]) -> str:
@@ -76,7 +78,7 @@ def render(spec: JobSpec, site: Site, folder: Path, lines: SchedulerLines, super
         before_modules=site.before_modules.strip(),
         modules=site.modules,
         setup=site.setup.strip(),
-        settings=_settings(spec, site) if spec.parallel else [],
+        settings=_settings(spec, site, lines.by_mpirun) if spec.parallel else [],
         scratch=site.scratch,
         environment=[(Safe(k), v) for k, v in {**site.environment, **spec.environment}.items()],
         tasks=[_program(task, in_image=bool(container)) for task in spec.tasks],
@@ -93,13 +95,13 @@ def render(spec: JobSpec, site: Site, folder: Path, lines: SchedulerLines, super
     return text
 
 
-def _settings(spec: JobSpec, site: Site) -> list[tuple[str, str, str]]:
+def _settings(spec: JobSpec, site: Site, by_mpirun: bool) -> list[tuple[str, str, str]]:
     """Return name, value and reason of MPI's network settings, including Open MPI 5's daemons."""
     variables = mpi.settings(site, gpus=spec.resources.gpus_per_node > 0)
     settings: list[tuple[str, str, str]] = [
         (Safe(one.name), one.value, Safe(one.reason)) for one in variables
     ]
-    if site.launcher == "mpirun":
+    if by_mpirun:
         given = {one.name: one.value for one in variables} | site.environment | spec.environment
         keepalive = {f"OMPI_MCA_{name}": value for name, value in mpirun_command.KEEPALIVE.items()}
         why = Safe("What mpirun of Open MPI 4 passes to its daemons, under the names of Open MPI 5.")

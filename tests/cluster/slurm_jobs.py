@@ -13,7 +13,7 @@ from typing import Literal
 import supervised_folder
 
 from jobs.schedulers.slurm.script import batch_script
-from jobs.sites import Site
+from jobs.schedulers.slurm.site_keys import SlurmSite
 from jobs.spec import JobSpec, Resources
 from jobs.testbed import Testbed
 
@@ -137,7 +137,7 @@ def submit(
         environment={"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"},
     )
     script = folder / "job.sbatch"
-    site = Site(launcher=launcher, options=("--exclusive",), interfaces=("eth0",))
+    site = SlurmSite(launcher=launcher, options=("--exclusive",), interfaces=("eth0",))
     script.write_text(change(batch_script(spec, site, folder, "0123456789abcdef")))
     return Job(cluster, slurm(cluster, "sbatch", "--parsable", str(script)), folder)
 

@@ -13,15 +13,16 @@ import supervised_folder
 import yaml
 from shard_sets import make_shard_set
 
-from jobs import sites
+from jobs.schedulers import site_profiles
 from jobs.schedulers.slurm.script import batch_script
-from jobs.sites import Site
+from jobs.schedulers.slurm.site_keys import SlurmSite
+from jobs.sites import HERE, Site
 from jobs.spec import JobSpec, Resources
 from jobs.testbed import Testbed
 
 TOKEN = "0123456789abcdef"  # noqa: S105 - names a submission
 NOTES = Path(__file__).parent / "programs" / "note_arguments.py"
-PLACE = sites.shipped()
+PLACE = site_profiles.shipped()
 NASTY = [
     *("", " ", "-", "--", "--help", "*", "~", "a b", "it's", '"', "\\", "$(id)", "`id`", "$HOME", "#", ";"),
     *("a\nb", "\r\n", "\x1b[2J", "{{ x }}", "ünï 脳 \u202e", "a=b", "&& id", "a,b:c", "-x", "x" * 3000),
@@ -60,7 +61,7 @@ def on_the_testbed(site: Site) -> Site:
 @pytest.mark.parametrize("name", ["here", "lab", "centre", "apptainer", "cloud", "testbed"])
 @pytest.mark.parametrize("array", [False, True], ids=["one", "array"])
 def test_slurm_takes_what_is_rendered_for_each_kind_of_site(cluster, tmp_path, name, array):
-    site = sites.HERE if name == "here" else on_the_testbed(sites.load(name))
+    site = HERE if name == "here" else on_the_testbed(site_profiles.load(name))
     resources = Resources(3, 2, 2, 2, 1, memory_mib=200, minutes=5)
     job = JobSpec("a 'job'", "train", (("program",),) * (3 if array else 1), "/", resources, at_once=2)
     script = tmp_path / "job.sbatch"
@@ -97,7 +98,7 @@ def test_ranks_on_every_host_get_the_words_and_variables_of_the_job(cluster, tmp
     )
     script = tmp_path / "job.sbatch"
     options = ("--cpu-bind=verbose,none", "--network=lower") if launcher == "srun" else ()
-    site = Site(
+    site = SlurmSite(
         launcher=launcher,
         fabric="ethernet",
         interfaces=("eth0",),
@@ -146,7 +147,7 @@ os.write(1, f"rank {world.rank} of {world.allreduce(1)} GPUs {gpus}\\n".encode()
 
 @pytest.mark.parametrize(("launcher", "form", "gpus"), [("mpirun", "gres", 2), ("srun", "gpus-per-task", 1)])
 def test_ranks_of_two_hosts_are_one_world_with_their_gpus(cluster, tmp_path, launcher, form, gpus):
-    site = Site(launcher=launcher, gpu_request=form, fabric="ethernet", interfaces=("eth0",))
+    site = SlurmSite(launcher=launcher, gpu_request=form, fabric="ethernet", interfaces=("eth0",))
     job = JobSpec("world", "train", ((sys.executable, "-c", WORLD),), "/", Resources(2, None, 2, 2))
     script = tmp_path / "job.sbatch"
     supervised_folder.fill(tmp_path)

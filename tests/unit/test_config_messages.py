@@ -6,10 +6,10 @@ import re
 import typing
 
 import pytest
-from site_profiles import site_of
+from site_text import site_of
 from wording import fails_with
 
-from jobs import sites
+from jobs.schedulers import site_profiles
 from trainer import config
 from trainer.config.explaining import fields
 from trainer.errors import ConfigError, JobError
@@ -77,7 +77,7 @@ def test_no_message_holds_the_words_of_python_or_of_pydantic():
 
 def test_no_message_about_a_site_profile_does_either():
     refused = 0
-    for key in sites.Site.model_fields:
+    for key in site_profiles.model().model_fields:
         for value in WRONG:
             try:
                 site_of(f"{key}: {value}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from site_profiles import site_of
+from site_text import site_of
 
 from jobs.requests import chains
 from jobs.requests.submission_options import SubmissionOptions

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import run_script
-from site_profiles import site_of
+from site_text import site_of
 from wording import fails_with
 
 from jobs import mpi as open_mpi
 from jobs.local import surviving
 from jobs.local.mpirun import DETECTION
 from jobs.schedulers.slurm.script import batch_script
+from jobs.schedulers.slurm.site_keys import SlurmSite
 from jobs.sites import Site
 from jobs.spec import JobSpec
 from trainer.errors import JobError, LauncherError, LaunchError
@@ -54,7 +55,7 @@ def test_a_batch_script_tells_both_series(tmp_path):
         "PRTE_MCA_prte_if_include": "eth0",
     }
     assert surviving.RECOVERY == {"PRTE_MCA_state_base_recoverable": "1"}
-    assert "PRTE_" not in script(Site(launcher="srun"))
+    assert "PRTE_" not in script(SlurmSite(launcher="srun"))
 
 
 @pytest.mark.parametrize(("said", "whose"), [(INTEL, "Intel MPI"), (MPICH, "MPICH")])

@@ -18,10 +18,10 @@ import pytest
 import run_script
 from wording import fails_with
 
-from jobs import sites
-from jobs.schedulers import script
+from jobs.schedulers import script, site_profiles
 from jobs.schedulers.script import _template, plain_name
 from jobs.schedulers.slurm.script import batch_script
+from jobs.schedulers.slurm.site_keys import SlurmSite
 from jobs.site_keys import Kind
 from jobs.sites import Site
 from jobs.spec import JobSpec, Resources
@@ -88,7 +88,7 @@ def _no_profiles_of_this_user(monkeypatch, tmp_path):
 
 def rendered(case: str) -> str:
     job, site = CASES[case]
-    return batch_script(job, sites.load(site), FOLDER, TOKEN)
+    return batch_script(job, site_profiles.load(site), FOLDER, TOKEN)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -100,7 +100,7 @@ def test_a_script_is_as_it_is_known_to_be_right(case):
 
 
 @pytest.mark.parametrize(
-    "path", [*GOLDEN.glob("*.sbatch"), *(sites.shipped()).glob("*.sbatch")], ids=lambda p: p.name
+    "path", [*GOLDEN.glob("*.sbatch"), *(site_profiles.shipped()).glob("*.sbatch")], ids=lambda p: p.name
 )
 def test_scripts_are_sound(path):
     subprocess.run(["bash", "-n", str(path)], check=True, timeout=60)
@@ -138,7 +138,7 @@ def lines(job: JobSpec, site: Site) -> list[str]:
     ],
 )
 def test_gpus_are_asked_for_as_the_site_wants_it(form, expected):
-    site = Site(gpu_request=form, gpu_type="a100", launcher="srun")
+    site = SlurmSite(gpu_request=form, gpu_type="a100", launcher="srun")
     assert expected in lines(spec(resources=Resources(1, None, 4, 4)), site)
 
 
@@ -181,7 +181,7 @@ def test_resources_that_cannot_be_are_refused(keys):
 @pytest.mark.parametrize(("launcher", "cores"), [("mpirun", None), ("srun", "3")])
 def test_mpiruns_daemons_get_all_cores_and_sruns_ranks_their_own(tmp_path, launcher, cores):
     place = run_script.stubs(tmp_path)
-    script = batch_script(spec(("program",)), Site(launcher=launcher), tmp_path, TOKEN)
+    script = batch_script(spec(("program",)), SlurmSite(launcher=launcher), tmp_path, TOKEN)
     noted = run_script.run(script.replace("'/data/my study'", "/"), place, tmp_path, SRUN_CPUS_PER_TASK="1")
     assert noted.environment.get("SRUN_CPUS_PER_TASK") == cores
 
@@ -194,7 +194,9 @@ def test_ranks_of_asynchronous_training_outlive_each_other(tmp_path, launcher, t
     """Only theirs do."""
     place = run_script.stubs(tmp_path)
     for outlives in (False, True):
-        script = batch_script(spec(("program",), outlives=outlives), Site(launcher=launcher), tmp_path, TOKEN)
+        script = batch_script(
+            spec(("program",), outlives=outlives), SlurmSite(launcher=launcher), tmp_path, TOKEN
+        )
         noted = run_script.run(script.replace("'/data/my study'", "/"), place, tmp_path)
         assert (told in " ".join(noted.arguments)) is outlives
         assert ("PRTE_MCA_state_base_recoverable" in noted.environment) is (outlives and launcher == "mpirun")
@@ -231,7 +233,7 @@ def test_the_time_to_save_is_the_jobs_or_else_the_sites():
 
 def test_the_gpus_and_the_site_share_one_gres():
     """Of two, Slurm takes the last alone."""
-    site = Site(gpu_request="gres", options=("--gres=lscratch:10", "--exclusive"))
+    site = SlurmSite(gpu_request="gres", options=("--gres=lscratch:10", "--exclusive"))
     found = lines(spec(resources=Resources(1, None, 4, 4)), site)
     assert [line for line in found if "--gres=g" in line] == ["#SBATCH --gres=gpu:4,lscratch:10"]
     assert "#SBATCH --exclusive" in found
@@ -240,7 +242,7 @@ def test_the_gpus_and_the_site_share_one_gres():
 
 
 def test_a_variable_of_the_script_itself_cannot_be_one_of_the_job():
-    text = (sites.shipped().parents[0] / "templates" / "job.sh.j2").read_text()
+    text = (site_profiles.shipped().parents[0] / "templates" / "job.sh.j2").read_text()
     text = re.sub(r"^ *#.*|{%.*?%}", "", re.sub(r"{#.*?#}", "", text, flags=re.S), flags=re.M)
     names = set(re.findall(r"(?:^|[ ;({])([a-z_]+)\+?=", text, re.M))
     names |= set(re.findall(r"\bfor ([a-z]+) in", text))
@@ -254,7 +256,7 @@ def test_a_variable_of_the_script_itself_cannot_be_one_of_the_job():
 @pytest.mark.parametrize("launcher", ["mpirun", "srun"])
 def test_ranks_get_the_environment_of_a_job_that_was_submitted_without_one(tmp_path, launcher):
     place = run_script.stubs(tmp_path)
-    script = batch_script(spec(("program",)), Site(launcher=launcher), tmp_path, TOKEN)
+    script = batch_script(spec(("program",)), SlurmSite(launcher=launcher), tmp_path, TOKEN)
     noted = run_script.run(script.replace("'/data/my study'", "/"), place, tmp_path, SLURM_EXPORT_ENV="NONE")
     assert noted.environment["SLURM_EXPORT_ENV"] == "ALL"
 
@@ -400,7 +402,7 @@ def test_the_sites_lines_come_before_and_after_its_modules(tmp_path):
 def test_options_of_srun_reach_srun_and_nothing_else(tmp_path):
     place = run_script.stubs(tmp_path)
     options = ("--cpu-bind=map_cpu:0,1", "--network=single_node_vni,job_vni")
-    site = Site(launcher="srun", srun_options=options)
+    site = SlurmSite(launcher="srun", srun_options=options)
     script = batch_script(spec(("program",)), site, tmp_path, TOKEN)
     noted = run_script.run(script.replace("'/data/my study'", "/"), place, tmp_path)
     srun = noted.arguments[: noted.arguments.index("program")]
@@ -465,7 +467,7 @@ def test_only_an_mpirun_beside_a_program_of_a_whole_path_is_taken(tmp_path):
 )
 def test_options_of_a_site_that_would_compete_with_the_scripts_are_refused(key, option, said):
     with pytest.raises(JobError) as caught:
-        lines(spec(), Site(launcher="srun", **{key: (option,)}))
+        lines(spec(), SlurmSite(launcher="srun", **{key: (option,)}))
     assert caught.value.message.startswith(f"Site 'here': {key}: {said}")
 
 

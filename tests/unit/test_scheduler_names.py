@@ -9,11 +9,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# What knows it still, and why; this list only shrinks.
-STILL = {
-    "jobs/site_keys.py": "keys of a site, which lie below all schedulers",
-    "jobs/spec.py": "variables that no job may set",
-}
 # Where Slurm is, where it is found, what it tells its processes, and the testbed that emulates its clusters.
 OWN = ("jobs/schedulers/slurm/", "jobs/schedulers/registry.py", "trainer/batch_environment.py")
 OWN += ("jobs/testbed/", "cingulum/cli/testbed.py")
@@ -43,7 +38,7 @@ def test_nothing_knows_slurm_outside_its_folder() -> None:
     places = {str(path.relative_to(ROOT)): path for path in FILES}
     others = {place: path for place, path in places.items() if not place.startswith(OWN)}
     assert len(others) > 500
-    assert {place for place, path in others.items() if knows(path.read_text())} == set(STILL)
+    assert {place for place, path in others.items() if knows(path.read_text())} == set()
 
 
 @pytest.mark.parametrize(

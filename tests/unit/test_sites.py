@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from site_profiles import site_of
+from site_text import site_of
 from wording import fails_with
 
-from jobs import mpi, sites
+from jobs import mpi
+from jobs.schedulers import registry, site_profiles
 from jobs.sites import HERE, Site
-from trainer.errors import JobError
+from trainer.errors import JobError, LauncherError
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,37 +26,37 @@ def own(monkeypatch, tmp_path) -> Path:
 
 
 def test_without_a_name_nothing_is_known_of_the_site():
-    assert sites.load(None) == HERE
+    assert site_profiles.load(None) == HERE
 
 
 def test_the_users_default_needs_no_name(own):
     (own / "default.yaml").write_text("partition: mine")
-    assert sites.load(None) == Site(name="default", partition="mine")
+    assert site_profiles.load(None) == site_profiles.model()(name="default", partition="mine")
 
 
 def test_the_users_profile_comes_before_one_of_ours(own):
-    assert sites.load("lab").partition == "gpu"
+    assert site_profiles.load("lab").partition == "gpu"
     (own / "lab.yaml").write_text("partition: mine")
-    assert sites.load("lab").partition == "mine"
-    assert dict(sites.listed())["lab"] == own / "lab.yaml"
+    assert site_profiles.load("lab").partition == "mine"
+    assert dict(site_profiles.listed())["lab"] == own / "lab.yaml"
 
 
 def test_a_path_is_read_as_it_is(tmp_path):
     path = tmp_path / "near.yaml"
     path.write_text("name: there\nminutes: 5")
-    assert sites.load(str(path)) == Site(name="there", minutes=5)
+    assert site_profiles.load(str(path)) == site_profiles.model()(name="there", minutes=5)
 
 
 def test_an_unknown_name_is_answered_with_one_like_it():
     with fails_with(JobError) as caught:
-        sites.load("center")
+        site_profiles.load("center")
     assert "lab" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["gone.yaml", "./gone", "/", "~no-such-user/x.yaml"])
 def test_a_file_that_cannot_be_read_is_named(name):
     with fails_with(JobError):
-        sites.load(name)
+        site_profiles.load(name)
 
 
 @pytest.mark.parametrize(
@@ -90,10 +91,10 @@ def test_what_a_profile_cannot_hold_is_refused_with_its_key(text, said):
 
 
 def test_the_profiles_that_we_ship_say_what_they_are_for():
-    ours = [path for _, path in sites.listed() if path.parent == sites.shipped() / "sites"]
+    ours = [path for _, path in site_profiles.listed() if path.parent == site_profiles.shipped() / "sites"]
     assert len(ours) >= 5
     for path in ours:
-        assert sites.load(path.stem).description
+        assert site_profiles.load(path.stem).description
         assert path.read_text().startswith("# ")
 
 
@@ -106,7 +107,7 @@ def test_every_key_is_in_the_reference():
 
 
 def test_the_folder_at_the_top_is_the_one_that_is_shipped():
-    assert (ROOT / "slurm" / "sites").samefile(sites.shipped() / "sites")
+    assert (ROOT / "slurm" / "sites").samefile(site_profiles.shipped() / "sites")
     assert not (ROOT / "slurm").is_symlink()
 
 
@@ -132,3 +133,17 @@ def test_every_setting_has_its_reason():
         settings = mpi.settings(site, gpus=True)
         assert len({setting.name for setting in settings}) == len(settings) >= 5
         assert all(setting.reason.endswith(".") for setting in settings)
+
+
+def test_two_schedulers_with_a_key_of_one_name_are_refused(monkeypatch):
+    class OtherSite(Site):
+        mpi: str = ""
+
+    class Other:
+        name, site = "other", OtherSite
+
+    ours = list(registry.every_scheduler())
+    monkeypatch.setattr(registry, "every_scheduler", lambda: [*ours, Other()])
+    site_profiles.model.cache_clear()
+    with fails_with(LauncherError):
+        site_profiles.model()

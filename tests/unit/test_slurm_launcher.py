@@ -14,6 +14,7 @@ from jobs.schedulers.base import Launch, NoAnswer
 from jobs.schedulers.slurm import commands
 from jobs.schedulers.slurm import launcher as slurm
 from jobs.schedulers.slurm.launcher import Slurm
+from jobs.schedulers.slurm.site_keys import SlurmSite
 from jobs.sites import HERE, Site
 from jobs.spec import JobSpec
 from trainer.errors import JobError, LauncherError
@@ -308,11 +309,11 @@ def test_a_site_that_needs_an_mpi_which_slurm_lacks_is_told_before(programs):
     programs.put("sbatch", "")
     programs.put("srun", "echo 'MPI plugin types are... none pmi2'")
     with fails_with(LauncherError):
-        Slurm().preflight(SPEC, Site(launcher="srun", mpi="pmix"))
+        Slurm().preflight(SPEC, SlurmSite(launcher="srun", mpi="pmix"))
     programs.put("srun", "printf 'MPI plugin types are...\\n\\tpmix\\n\\tnone\\nversions: pmix_v4\\n'")
-    Slurm().preflight(SPEC, Site(launcher="srun", mpi="pmix_v4"))
+    Slurm().preflight(SPEC, SlurmSite(launcher="srun", mpi="pmix_v4"))
     programs.put("srun", "printf 'srun: MPI types are...\\nsrun: pmix\\n' >&2")  # before 22.05
-    Slurm().preflight(SPEC, Site(launcher="srun", mpi="pmix"))
+    Slurm().preflight(SPEC, SlurmSite(launcher="srun", mpi="pmix"))
 
 
 @pytest.mark.parametrize(

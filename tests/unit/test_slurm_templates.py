@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import run_script
 
-from jobs import sites
+from jobs.schedulers import site_profiles
 
-PLACE = sites.shipped()
+PLACE = site_profiles.shipped()
 SCRIPTS = sorted(path.name for path in PLACE.glob("*.sbatch"))
 ARGUMENTS = {
     "import.sbatch": ["my cohort", "my shards", "--label", "a b"],

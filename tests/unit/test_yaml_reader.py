@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from wording import fails_with
 
-from jobs import sites
+from jobs.schedulers import site_profiles
 from trainer import config
 from trainer.errors import ConfigError, JobError, RunError
 from trainer.report import story
@@ -86,7 +86,7 @@ def test_site_profiles_and_changes_on_the_command_line_are_read_within_the_same_
     for text, said in (BAD["brackets"], BAD["a billion laughs"], BAD["a section twice"]):
         path.write_text(text)
         with pytest.raises(JobError, match=said):
-            sites.load(str(path))
+            site_profiles.load(str(path))
     with fails_with(ConfigError):
         config.parse(HEAD, ["model.options=" + "[" * 5000])
     with fails_with(ConfigError):
@@ -107,11 +107,11 @@ def test_the_configuration_of_a_run_folder_is_read_within_bounds(tmp_path):
 ENDLESS = """
 import sys
 from pathlib import Path
-from jobs import sites
+from jobs.schedulers import site_profiles
 from trainer import config
 from trainer.errors import InputError
 for path in sys.argv[1:]:
-    for load in (config.load, lambda path: sites.load(str(path))):
+    for load in (config.load, lambda path: site_profiles.load(str(path))):
         try:
             load(Path(path))
         except InputError as error:

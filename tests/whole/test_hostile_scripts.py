@@ -13,7 +13,7 @@ import yaml
 from draws import draws
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from site_profiles import site_of
+from site_text import site_of
 from wording import fails_with
 
 from jobs import containers

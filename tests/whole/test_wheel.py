@@ -15,15 +15,16 @@ ROOT = Path(__file__).parents[2]
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
 ASK = """
 from pathlib import Path
-from jobs import sites, spec
+from jobs import spec
+from jobs.schedulers import site_profiles
 from jobs.schedulers.slurm import script
 from trainer.planning.simulation import cluster
-print(sites.__file__)
-print(",".join(sorted(path.name for path in sites.shipped().glob("*.sbatch"))))
-print(",".join(name for name, _ in sites.listed()))
+print(site_profiles.__file__)
+print(",".join(sorted(path.name for path in site_profiles.shipped().glob("*.sbatch"))))
+print(",".join(name for name, _ in site_profiles.listed()))
 job = spec.JobSpec("n", "train", (("cingulum", "train"),), "/")
 print(",".join(sorted(name for name, _ in cluster.shipped())))
-print(script.batch_script(job, sites.load("lab"), Path("/j"), "0" * 16).splitlines()[0])
+print(script.batch_script(job, site_profiles.load("lab"), Path("/j"), "0" * 16).splitlines()[0])
 """
 
 

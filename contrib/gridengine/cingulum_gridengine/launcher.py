@@ -39,6 +39,7 @@ class GridEngine:
     name = "gridengine"
     variables = ("SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT")
     place_variable = "SGE_CELL"
+    site = Site
 
     @property
     def place(self) -> str:

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from jobs.schedulers.base import ENDED, SUPERVISOR, WAITING, Allocation, Launch, TaskState
 from jobs.schedulers.cluster_view import Picture
-from jobs.schedulers.slurm import output, queue
+from jobs.schedulers.slurm import output, queue, site_keys
 from jobs.schedulers.slurm.allocation import allocation
 from jobs.schedulers.slurm.commands import ASK_S, SUBMIT_S, call, order, run
+from jobs.schedulers.slurm.site_keys import SlurmSite
 from jobs.sites import Site
 from jobs.spec import JobSpec
 from trainer.errors import JobError, LauncherError
@@ -53,6 +54,7 @@ class Slurm:
     name = "slurm"
     variables = ("SLURM_CONF",)
     place_variable = "SLURM_CLUSTERS"
+    site: type[Site] = SlurmSite
 
     def is_here(self) -> bool:
         """Return whether sbatch is on this host."""
@@ -111,13 +113,14 @@ class Slurm:
             containers.check_image(spec.image)
         script = batch_script(dataclasses.replace(spec, after=()), site, Path(spec.folder), "0" * 16)
         answer = " ".join(run(["sbatch", "--test-only"], SUBMIT_S, text=script).stderr.split())
-        if site.launcher != "srun":
+        own = site_keys.of(site)
+        if own.launcher != "srun":
             return answer
         # Slurm before 22.05 writes the list to standard error.
         kinds = run(["srun", "--mpi=list"], ASK_S)
-        if site.mpi.split("_")[0] not in kinds.stdout + kinds.stderr:
+        if own.mpi.split("_")[0] not in kinds.stdout + kinds.stderr:
             raise LauncherError(
-                f"Site {site.name!r} starts ranks with `srun --mpi={site.mpi}`, unknown to this Slurm.",
+                f"Site {site.name!r} starts ranks with `srun --mpi={own.mpi}`, unknown to this Slurm.",
                 cure="See `srun --mpi=list`; or set `launcher: mpirun` in the site profile.",
             )
         return answer

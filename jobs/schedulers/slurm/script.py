@@ -11,7 +11,8 @@ from pathlib import Path
 
 from jobs.schedulers import script
 from jobs.schedulers.script import SchedulerLines, plain_name
-from jobs.schedulers.slurm import site_options
+from jobs.schedulers.slurm import site_keys, site_options
+from jobs.schedulers.slurm.site_keys import SlurmSite
 from jobs.sites import Site
 from jobs.spec import GRACE_S, JobSpec
 from trainer.errors import JobError
@@ -35,16 +36,18 @@ def batch_script(spec: JobSpec, site: Site, folder: Path, token: str) -> str:
     Raises:
         JobError: the site cannot run such a job, or a value can be given to no Slurm or no program.
     """
-    site_options.check(site)
-    site = site.of(spec.kind)
+    own = site_keys.of(site)
+    site_options.check(own)
+    own = own.of(spec.kind)
     is_array = len(spec.tasks) > 1
     lines = SchedulerLines(
-        directives=[f"#SBATCH {option}" for option in options(spec, site, folder, token)],
+        directives=[f"#SBATCH {option}" for option in options(spec, own, folder, token)],
         label='"${SLURM_ARRAY_JOB_ID}_$task"' if is_array else '"$SLURM_JOB_ID"',
         task="${SLURM_ARRAY_TASK_ID:-0}",
         told_by=" (--signal=B:USR2)",
+        by_mpirun=own.launcher == "mpirun",
     )
-    text = script.render(spec, site, folder, lines, _supervised(spec, site, folder))
+    text = script.render(spec, own, folder, lines, _supervised(spec, own, folder))
     if len(text.encode()) > _LONGEST_SCRIPT:
         raise JobError(
             f"Job {plain_name(spec.name)}: its script is larger than the 4 MiB that Slurm takes.",
@@ -53,7 +56,7 @@ def batch_script(spec: JobSpec, site: Site, folder: Path, token: str) -> str:
     return text
 
 
-def options(spec: JobSpec, site: Site, folder: Path, token: str) -> list[str]:
+def options(spec: JobSpec, site: SlurmSite, folder: Path, token: str) -> list[str]:
     """Return options of sbatch for `#SBATCH` lines, quoted as Slurm reads them.
 
     Raises:
@@ -93,7 +96,7 @@ def options(spec: JobSpec, site: Site, folder: Path, token: str) -> list[str]:
     return _with_site(arguments, site)
 
 
-def _supervised(spec: JobSpec, site: Site, folder: Path) -> list[str]:
+def _supervised(spec: JobSpec, site: SlurmSite, folder: Path) -> list[str]:
     """Return the options of supervisor/main.py that are the same for all tasks."""
     resources, runs = spec.resources, spec.run_folders
     container = script.in_container(spec, site, folder)
@@ -126,7 +129,7 @@ def _with_site(arguments: list[str], site: Site) -> list[str]:
     return [",".join([option, *more]) if option is gpus else option for option in arguments] + others
 
 
-def _gpus(spec: JobSpec, site: Site) -> str:
+def _gpus(spec: JobSpec, site: SlurmSite) -> str:
     count = spec.resources.gpus_per_node
     kind = f"{site.gpu_type}:" if site.gpu_type else ""
     if site.gpu_request == "gres":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.sites import Site
+from jobs.schedulers.slurm.site_keys import SlurmSite
 from trainer.errors import JobError
 
 _SCRIPT = "is set by the script itself"
@@ -40,7 +40,7 @@ _OF_SRUN = {
 }
 
 
-def check(site: Site) -> None:
+def check(site: SlurmSite) -> None:
     """Refuse options of a profile that would compete with what a script, a job or another key says.
 
     All kinds' are looked at, whichever kind of job it is for.

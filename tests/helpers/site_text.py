@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from jobs import sites
+from jobs.schedulers import site_profiles
 from jobs.sites import Site
 
 
@@ -14,4 +14,4 @@ def site_of(text: str) -> Site:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "x.yaml"
         path.write_text(text)
-        return sites.load(str(path))
+        return site_profiles.load(str(path))
