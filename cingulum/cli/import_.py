@@ -46,6 +46,7 @@ def import_images(
       cingulum import my-bids shards/both --contrasts T1w,T2w
       cingulum import my-bids shards/maps --maps probseg
       cingulum import my-bids shards/fast --codec auto
+      cingulum import my-bids shards/raw --prepare linear --part 3/50
       cingulum import ADNI shards/adni --labels collection.csv --diagnoses DXSUM.csv
     """
     from trainer.data.importing.import_request import ImportRequest
@@ -54,6 +55,8 @@ def import_images(
     result = _with_progress(request)
     if as_json:
         typer.echo(json.dumps(_as_json(result), indent=1))
+    elif options.part is not None and not result.already_done:
+        _tell_part(result, options.part)
     else:
         _tell(result, source if options.dry_run else None)
 
@@ -115,6 +118,15 @@ def _tell(result: ImportResult, rehearsed: Path | None) -> None:
         f"{len(result.left_out)} images left out, {result.warnings} with warnings: "
         f"{result.target / 'qc.html'}"
     )
+
+
+def _tell_part(result: ImportResult, part: str) -> None:
+    kept = f", {result.kept} of them before" if result.kept else ""
+    typer.echo(
+        f"{result.target}: part {part}: {result.volumes + len(result.left_out)} images prepared in "
+        f"{result.seconds:.1f} s{kept}; {len(result.left_out)} of them are bad"
+    )
+    typer.echo("When all parts are done, the same command without --part writes the shards.")
 
 
 def _tell_choice(choice: dict[str, Any]) -> None:

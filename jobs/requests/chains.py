@@ -32,6 +32,7 @@ class Wanted:
         then: what follows, of FOLLOWING.
         source: images to import first; None: nothing is imported.
         import_options: further words for `cingulum import`.
+        import_tasks: of an array that prepares its images before; None: there is none.
         at_once: runs of a cross-validation that may train side by side; None: all.
         job: terms of the main job; its name, kind and tasks are replaced.
         sides: what jobs of other kinds are given, by kind; without: what the main job has.
@@ -51,6 +52,7 @@ class Wanted:
     then: tuple[str, ...] = ()
     source: str | None = None
     import_options: tuple[str, ...] = field(default=())
+    import_tasks: int | None = None
     sides: Mapping[str, Side] = field(default_factory=dict)
 
 
@@ -62,6 +64,8 @@ def chain(request: Wanted) -> list[JobSpec]:
     """
     _check(request)
     steps = [] if request.source is None else [_importing(request)]
+    if steps and request.import_tasks is not None:
+        steps.insert(0, _preparing(steps[0], request.import_tasks))
     steps.append(_main(request))
     steps += [_following(request, what) for what in request.then]
     return steps
@@ -116,8 +120,12 @@ def _check(request: Wanted) -> None:
         )
     if request.kind in request.then or (request.kind == "report" and request.then):
         raise JobError(f"--then {','.join(request.then)}: cannot follow a job of kind {request.kind}.")
-    if request.source is None and request.import_options:
-        raise JobError("--import-options are for an import.", cure="Add --import SOURCE.")
+    for option, given in (
+        ("--import-options", request.import_options),
+        ("--import-tasks", request.import_tasks),
+    ):
+        if request.source is None and given:
+            raise JobError(f"{option}: nothing is imported.", cure="Add --import SOURCE.")
     if request.source is not None and request.kind not in ("train", "crossval"):
         raise JobError(f"--import: a job of kind {request.kind} does not read images.")
 
@@ -188,6 +196,14 @@ def _importing(request: Wanted) -> JobSpec:
         resources=resources,
         shrink=False,
     )
+
+
+def _preparing(whole: JobSpec, count: int) -> JobSpec:
+    """Return an array whose tasks prepare the images of an import, each a part."""
+    (words,) = whole.tasks
+    after = words.index("import") + 1
+    tasks = tuple((*words[:after], f"--part={n}/{count}", *words[after:]) for n in range(1, count + 1))
+    return replace(whole, name=f"{whole.name}-parts", tasks=tasks)
 
 
 def _given(request: Wanted, kind: str, resources: Resources) -> Resources:

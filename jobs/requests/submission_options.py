@@ -121,6 +121,15 @@ class SubmissionOptions(BaseModel):
         Field(description="Options of that import: '--label diagnosis --size 96'."),
         FormField("options of the import", "--label diagnosis --size 96"),
     ] = None
+    import_tasks: Annotated[
+        int | None,
+        Field(
+            ge=2,
+            le=10_000,
+            description="Prepare its images in an array of so many tasks, before one job packs them.",
+        ),
+        FormField("tasks that prepare images", "none"),
+    ] = None
     name: Annotated[
         Text | None,
         Field(description="Name of the job; default: that of the run."),

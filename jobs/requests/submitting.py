@@ -140,6 +140,7 @@ def prepare(request: SubmissionRequest, looks: Checks) -> PreparedJobs:
             then=follows,
             source=request.source,
             import_options=_words(request.import_options),
+            import_tasks=request.import_tasks,
             sides={one: chains.side(request, profile, one) for one in profile.kinds},
         )
     )

@@ -70,6 +70,16 @@ def test_every_job_of_a_chain_asks_for_what_it_can_use():
     assert all(j.resources.minutes == 60 for j in jobs)
 
 
+def test_an_import_may_have_its_images_prepared_by_an_array():
+    jobs = chain(source="my-bids", import_options=("--size", "96"), import_tasks=3)
+    assert [job.name for job in jobs] == ["mine-import-parts", "mine-import", "mine"]
+    assert [job.kind for job in jobs] == ["import", "import", "train"]
+    (whole,) = jobs[1].tasks
+    assert [task[2] for task in jobs[0].tasks] == ["--part=1/3", "--part=2/3", "--part=3/3"]
+    assert {(*task[:2], *task[3:]) for task in jobs[0].tasks} == {whole}
+    assert jobs[0].resources == jobs[1].resources
+
+
 def test_the_report_of_folds_pools_them():
     jobs = chain(kind="crossval", folds=3, seeds=2, at_once=4, then=("report",))
     assert [job.kind for job in jobs] == ["crossval", "report"]
@@ -99,7 +109,8 @@ def test_a_path_that_begins_with_a_dash_is_no_option():
         ({"kind": "crossval", "folds": 3, "then": ("evaluate",)}, "evaluated as they end"),
         ({"kind": "report", "then": ("report",)}, "cannot follow"),
         ({"kind": "report", "then": ("evaluate",)}, "cannot follow"),
-        ({"import_options": ("--size", "96")}, "are for an import"),
+        ({"import_options": ("--size", "96")}, "nothing is imported"),
+        ({"import_tasks": 3}, "nothing is imported"),
         ({"kind": "evaluate", "source": "my-bids"}, "does not read images"),
     ],
 )

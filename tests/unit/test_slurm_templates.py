@@ -76,6 +76,14 @@ def test_a_script_starts_what_it_says(name, place, tmp_path):
     assert not (notes / "scontrol").exists()
 
 
+def test_a_task_of_an_array_prepares_its_part_of_an_import(place, tmp_path):
+    notes = notes_in(tmp_path)
+    array = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "50"}
+    assert start("import.sbatch", place, notes, **array).wait(30) == 0
+    words = (notes / "arguments").read_bytes().decode().split("\0")[:-1]
+    assert words[1:] == [*EXPECTED["import.sbatch"], "--part=3/50"]
+
+
 @pytest.mark.parametrize("code", [0, 1, 2, 75, 127])
 @pytest.mark.parametrize("name", [name for name in SCRIPTS if name != "evaluate.sbatch"])
 def test_it_ends_with_the_exit_code_of_the_ranks_and_is_queued_again_on_75_only(name, code, place, tmp_path):

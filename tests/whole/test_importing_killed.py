@@ -29,7 +29,7 @@ from trainer.errors import ShardError
 
 ROOT = Path(__file__).parents[2]
 
-# Imports as often as it is told to: {"target": ..., "moment": ...} per line of standard input. A child dies
+# Imports as often as it is told to: {"target": ..., "moment": ..., "part": ...} per line of standard input. A child dies
 # by SIGKILL just before its change of a file number `moment`, from 0; writing the second half of a file's
 # content is a change. A child that lives says how many there are. The exit code comes last.
 _IMPORTS = """
@@ -66,7 +66,7 @@ def child(order):
     Path.write_bytes = halved
     sys.addaudithook(hook)
     run(ImportRequest(source=Path(sys.argv[1]), target=Path(order["target"]), size=16, workers=1,
-                      volumes_per_shard=2))
+                      volumes_per_shard=2, part=order["part"]))
     print("changes", count, flush=True)
     os._exit(0)
 
@@ -109,10 +109,10 @@ class Imports:
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         )  # fmt: skip
 
-    def to(self, target: Path, moment: int) -> list[int]:
+    def to(self, target: Path, moment: int, part: str | None = None) -> list[int]:
         """Import, killed at a moment or not (-1); the changes of a child that lived, and the exit code."""
         assert self._process.stdin and self._process.stdout
-        self._process.stdin.write(json.dumps({"target": str(target), "moment": moment}) + "\n")
+        self._process.stdin.write(json.dumps({"target": str(target), "moment": moment, "part": part}) + "\n")
         self._process.stdin.flush()
         said = []
         while True:
@@ -162,6 +162,19 @@ def test_killed_again_and_again_it_gets_there(imports, whole, tmp_path):
     while (code := imports.to(target, kills + int(random.integers(3, 14)))[-1]) == -signal.SIGKILL:
         kills += 1
     assert (code, kills >= 10) == (0, True)
+    assert files(target) == whole
+
+
+def test_parts_that_are_killed_lead_to_the_same_bytes(imports, whole, tmp_path):
+    """Each of three parts is killed before its every third change of a file, and begun again."""
+    target, kills = tmp_path / "set", 0
+    for part in ("2/3", "1/3", "3/3"):
+        moment = 0
+        while imports.to(target, moment, part)[-1] == -signal.SIGKILL:
+            moment, kills = moment + 3, kills + 1
+            assert not list(target.glob("shard-*.h5"))
+    assert kills > 8
+    assert imports.to(target, -1)[-1] == 0
     assert files(target) == whole
 
 

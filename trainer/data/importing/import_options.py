@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
 class ImportOptions(BaseModel):
@@ -107,6 +108,13 @@ class ImportOptions(BaseModel):
         ),
     ] = None
     workers: Annotated[int | None, Field(ge=1, description="Processes; default: all cores.")] = None
+    part: Annotated[
+        str | None,
+        Field(
+            description="Prepare only the 3rd of 50 parts of the images (3/50), for an import without --part "
+            "to pack; parts run side by side.",
+        ),
+    ] = None
     on_error: Annotated[
         Literal["fail", "skip"], Field(description="Bad images: fail naming all, or leave them out.")
     ] = "fail"
@@ -125,6 +133,14 @@ class ImportOptions(BaseModel):
     ] = None
     overwrite: Annotated[bool, Field(description="Replace the shard set that is there.")] = False
     dry_run: Annotated[bool, Field(description="Check everything, write nothing.")] = False
+
+    @field_validator("part")
+    @classmethod
+    def _part_is_one_of_them(cls, part: str | None) -> str | None:
+        found = re.fullmatch(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", part or "1/1")
+        if found is None or int(found[1]) > int(found[2]):
+            raise ValueError(f"must be such as 3/50, the third of fifty, not {part!r}")
+        return part
 
     @property
     def channels(self) -> tuple[str, ...]:

@@ -191,8 +191,8 @@ def clear(target: Path) -> None:
 
 
 @contextlib.contextmanager
-def working(target: Path, request: dict[str, Any]) -> Iterator[Path]:
-    """Hold the target exclusively; yields its work folder.
+def working(target: Path, request: dict[str, Any], *, is_alone: bool = True) -> Iterator[Path]:
+    """Hold the target, exclusively or beside other parts of one import; yields its work folder.
 
     Raises:
         ShardError: another import runs there, or the folder cannot be written.
@@ -205,7 +205,7 @@ def working(target: Path, request: dict[str, Any]) -> Iterator[Path]:
     except OSError as error:
         raise unwritten(target, error) from None
     with lock:
-        _hold(lock, target, fcntl.LOCK_EX)
+        _hold(lock, target, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
         write_atomically(work / "request.json", (canonical_json(request) + "\n").encode())
         yield work
 

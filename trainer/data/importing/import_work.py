@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from trainer.data.images.findings import bad
-from trainer.data.importing import import_state
+from trainer.data.importing import import_state, kept_images
 from trainer.data.importing.examination import Examined, examine
 from trainer.data.importing.import_request import ImportProgress, ImportRequest, ImportResult, volume_meta
+from trainer.data.importing.kept_images import KeptExamination, examine_once
 from trainer.data.shards.index import ShardRecord
 from trainer.data.shards.shard_writer import ShardWriter
 from trainer.data.shards.summary import UNLABELLED
-from trainer.data.sources.listing import SourceListing
+from trainer.data.sources.listing import SourceImage, SourceListing
 from trainer.data.workers import default_workers, in_order
 from trainer.errors import CohortError
 
@@ -46,6 +47,14 @@ class ImportWork:
     shards: list[ShardRecord] = field(default_factory=list)
     kept: int = 0
     _first_with: dict[str, str] = field(default_factory=dict)  # source by SHA-256 of its voxels
+
+    @property
+    def images(self) -> Sequence[SourceImage]:
+        """Return those of the listing, or of the part that is asked for."""
+        if self.request.part is None:
+            return self.listing.images
+        number, parts = map(int, self.request.part.split("/"))
+        return self.listing.images[number - 1 :: parts]
 
     @property
     def left_out(self) -> tuple[Examined, ...]:
@@ -78,13 +87,11 @@ class ImportWork:
     def examine_rest(self, writer: ShardWriter | None, folder: Path | None) -> None:
         """Examine the remaining images; write each shard as soon as it is full (none without a writer)."""
         rest = self.listing.images[len(self.examined) :]
-        workers = min(self.request.workers or default_workers(), len(rest))
-        tasks = ((image, self.request.recipe) for image in rest)
         group: list[Examined] = []
-        # A single worker would only cost its start.
-        for examined in in_order(examine, tasks, workers) if workers > 1 else map(examine, tasks):
+        for examined, was_there in self._each(rest, folder):
             examined = self._unless_duplicate(examined)
-            self._add(replace(examined, array=None, label_map=None), kept=False)
+            self._add(replace(examined, array=None, label_map=None), kept=was_there)
+            self.kept += was_there
             if writer is None or folder is None or (self.request.on_error == "fail" and self.left_out):
                 group.clear()  # nothing more will be written; go on looking for bad images
                 continue
@@ -94,6 +101,31 @@ class ImportWork:
                 group = []
         if writer is not None and folder is not None and any(image.array is not None for image in group):
             self._write(writer, folder, group)
+
+    def prepare_part(self, folder: Path) -> None:
+        """Examine the images of the request's part, and keep them for the import that writes shards."""
+        number, parts = map(int, str(self.request.part).split("/"))
+        for examined, was_there in self._each(
+            self.listing.images[number - 1 :: parts], folder, only_kept=True
+        ):
+            self._add(examined, kept=was_there)
+            self.kept += was_there
+
+    def _each(
+        self, images: Sequence[SourceImage], folder: Path | None, *, only_kept: bool = False
+    ) -> Iterator[tuple[Examined, bool]]:
+        """Examine images, in their order; those that take long, or are of a part, are kept in the folder."""
+        workers, recipe = min(self.request.workers or default_workers(), len(images)), self.request.recipe
+        if folder is not None and (only_kept or recipe.prepare or (folder / kept_images.FOLDER).is_dir()):
+            place = folder / kept_images.FOLDER
+            import_state.make(place)
+            kept = (KeptExamination(image, recipe, place, only_kept) for image in images)
+            # A single worker would only cost its start.
+            yield from in_order(examine_once, kept, workers) if workers > 1 else map(examine_once, kept)
+            return
+        tasks = ((image, recipe) for image in images)
+        found = in_order(examine, tasks, workers) if workers > 1 else map(examine, tasks)
+        yield from ((examined, False) for examined in found)
 
     def check_usable(self) -> None:
         """Check that the set may be made of the usable images.
@@ -157,7 +189,7 @@ class ImportWork:
         source = examined.identity[0]
         if examined.status != "bad" and examined.facts is not None and examined.facts["content_sha256"]:
             self._first_with[examined.facts["content_sha256"]] = source
-        done, total = len(self.examined), len(self.listing.images)
+        done, total = len(self.examined), len(self.images)
         self.on_progress(ImportProgress(done, total, source, examined.findings, kept))
 
 

@@ -22,6 +22,7 @@ from trainer.data.shards.shards import ShardSet
 from trainer.data.shards.summary import UNLABELLED
 from trainer.data.sources import sources
 from trainer.data.sources.listing import SourceListing
+from trainer.errors import ConfigError
 
 
 def run(
@@ -60,6 +61,8 @@ def run(
         on_cohort(listing.findings)
     request = request.of_listing(listing)
     on_progress = on_progress or (lambda progress: None)
+    if request.part is not None:
+        return _prepare_part(request, listing, on_progress, begun)
     if request.dry_run:
         return _rehearse(request, listing, on_progress, begun)
     if request.overwrite:
@@ -101,6 +104,36 @@ def run(
     return work.result(begun, index.content_hash)
 
 
+def _prepare_part(
+    request: ImportRequest,
+    listing: SourceListing,
+    on_progress: Callable[[ImportProgress], None],
+    begun: float,
+) -> ImportResult:
+    """Examine a part of the images, and keep what comes of it for the import that writes the shards.
+
+    Raises:
+        ConfigError: it cannot be done in parts.
+    """
+    for option, is_given in (
+        ("--dry-run", request.dry_run),
+        ("--overwrite", request.overwrite),
+        ("--codec auto", request.codec == codec_choice.AUTO),
+    ):
+        if is_given:
+            raise ConfigError(
+                f"--part prepares images only, and {option} is for the whole import.",
+                cure=f"Leave {option} to the import without --part, or import in one piece.",
+            )
+    decisive = request.decisive(listing)
+    if import_state.is_finished(request.target, decisive, listing.sha256):
+        return _already_done(request, listing, begun, None)
+    work = ImportWork(request, listing, on_progress)
+    with import_state.working(request.target, decisive, is_alone=False) as folder:
+        work.prepare_part(folder)
+    return work.result(begun, None)
+
+
 def _rehearse(
     request: ImportRequest,
     listing: SourceListing,
@@ -131,7 +164,7 @@ def _already_done(
     request: ImportRequest, listing: SourceListing, begun: float, choice: dict[str, Any] | None
 ) -> ImportResult:
     shards = ShardSet.open(request.target)
-    if not request.dry_run:
+    if not request.dry_run and request.part is None:
         import_state.finished(request.target / import_state.WORK_NAME)
     return ImportResult(
         target=request.target,
