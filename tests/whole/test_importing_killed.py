@@ -29,9 +29,9 @@ from trainer.errors import ShardError
 
 ROOT = Path(__file__).parents[2]
 
-# Imports as often as it is told to: {"target": ..., "moment": ..., "part": ...} per line of standard input. A child dies
-# by SIGKILL just before its change of a file number `moment`, from 0; writing the second half of a file's
-# content is a change. A child that lives says how many there are. The exit code comes last.
+# Imports as often as it is told to: {"target": ..., "moment": ..., "part": ...} per line of standard input. A
+# child dies by SIGKILL just before its change of a file number `moment`, from 0; writing the second half of a
+# file's content is a change. A child that lives says how many there are. The exit code comes last.
 _IMPORTS = """
 import json, os, signal, sys
 from pathlib import Path
