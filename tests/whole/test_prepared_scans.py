@@ -177,6 +177,17 @@ def test_the_index_keeps_the_way_back(own_worlds, raw, imported):
         assert np.linalg.norm(middle - nibabel.affines.apply_affine(there, average_brain.CENTRE)) < 4.0
 
 
+def test_tissue_volumes_are_fitted_in_the_scan_s_own_millilitres(cohort, raw, imported):
+    poses = json.loads((raw / "poses.json").read_text())["poses"]
+    for volume, person in zip(ShardSet.open(imported).volumes, PEOPLE, strict=True):
+        (maps,) = {path.parent for path in (cohort / "derivatives").rglob(f"{person.name}_label-GM*.nii.gz")}
+        shares = [nibabel.load(path) for path in maps.glob("*probseg.nii.gz")]
+        true = sum(float(one.get_fdata().sum() * np.prod(one.header.get_zooms())) for one in shares) / 1000
+        grown = np.linalg.det(np.array(poses[person.name])[:3, :3])
+        assert set(volume.tissue) == {"grey", "white", "csf"}
+        assert sum(volume.tissue.values()) == pytest.approx(true * grown, rel=0.08)
+
+
 def test_the_sheet_of_an_import_has_fit_and_outline(imported):
     rows = list(csv.DictReader((imported / "qc.csv").read_text().splitlines()))
     assert all(float(row["dice"]) > 0.85 and float(row["inner"]) > 0.5 for row in rows)

@@ -21,7 +21,7 @@ import numpy as np
 
 from trainer.data.images import contrasts, foreground, quality, reading, resampling
 from trainer.data.images.findings import Finding, ImageFault, about, bad, note, warning
-from trainer.data.images.linear import average_brain, bias_field, brain, registering
+from trainer.data.images.linear import average_brain, bias_field, brain, registering, tissue
 from trainer.data.images.linear.average_brain import FIELD_OF_VIEW
 from trainer.data.images.linear.registering import Registration
 from trainer.data.images.reading import Image
@@ -212,6 +212,7 @@ def _brain_numbers(place: Registration, recipe: Recipe) -> dict[str, Any]:
         "cut_share": cut_share,
         "cut_share_above_neck": cut_share,
         "registration": place.to_json(),
+        "tissue": tissue.volumes_ml(place.placed, place.brain, place.world),
     }
 
 

@@ -36,7 +36,7 @@ class Examined:
         findings: all, those of the listing first.
         facts: see `quality.ImageFacts`; None where it cannot be read.
         report: numbers of the preprocessing; None for a bad image.
-        tissue: mL of each tissue, where the source has maps.
+        tissue: mL of each tissue, where the source has maps, or raw scans were prepared.
         picture: PNG of its mid-slices, a row per contrast, base64; empty where it cannot be read.
         affine: of `array`.
         further: path (as in the listing) and SHA-256 of each file of further contrasts and of the label map.
@@ -98,7 +98,13 @@ def examine(task: tuple[SourceImage, Recipe]) -> Examined:
         return Examined(**fields, findings=(*findings, fault.finding), picture=_picture_of_stored(stored))
     fields["further"] = {file.source: source_sha256(file.path) for file in image.further}
     findings += remarks
-    tissue, complaints = _tissue(image, stored, recipe)
+    if recipe.prepare is None:
+        tissue, complaints = _tissue(image, stored, recipe)
+    else:  # by one way for all: what else a source has of a raw scan was made by another
+        tissue, complaints = prepared.report["tissue"], []
+        if tissue is None:
+            message = "grey and white matter and CSF cannot be told apart in it. It has no tissue volumes."
+            complaints = [warning("tissue-fit", message, "Look at its contrast in qc.html.")]
     return Examined(
         **fields,
         picture=_picture_of_prepared(prepared, label_map),
