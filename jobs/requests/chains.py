@@ -120,11 +120,9 @@ def _check(request: Wanted) -> None:
         )
     if request.kind in request.then or (request.kind == "report" and request.then):
         raise JobError(f"--then {','.join(request.then)}: cannot follow a job of kind {request.kind}.")
-    for option, given in (
-        ("--import-options", request.import_options),
-        ("--import-tasks", request.import_tasks),
-    ):
-        if request.source is None and given:
+    of_imports = {"--import-options": request.import_options, "--import-tasks": request.import_tasks}
+    for option, value in of_imports.items():
+        if request.source is None and value:
             raise JobError(f"{option}: nothing is imported.", cure="Add --import SOURCE.")
     if request.source is not None and request.kind not in ("train", "crossval"):
         raise JobError(f"--import: a job of kind {request.kind} does not read images.")
