@@ -115,6 +115,17 @@ def test_half_a_brain_is_said(raw):
     assert {"partly-covered", "no-brain"} & set(codes)
 
 
+def test_corners_that_a_sheared_scan_lacks_are_not_seen(raw):
+    data, affine = image(scan_of(raw, 1))
+    cut = data.copy()
+    cut[tuple(slice(int(0.6 * edge), None) for edge in data.shape)] = np.nan
+    whole, part = registering.register(data, affine), registering.register(cut, affine)
+    assert whole.seen > 0.99
+    assert 0.9 < part.seen < 0.98
+    assert "partly-covered" in [finding.code for finding in registering.judge(part)]
+    np.testing.assert_allclose(part.world, whole.world, atol=0.5)
+
+
 def test_a_bias_field_goes(raw):
     data, affine = image(scan_of(raw, 2))
     slope = np.linspace(0.6, 1.4, data.shape[1], dtype=np.float32)[None, :, None]

@@ -161,7 +161,7 @@ def _prepare_registered(path: Path, image: Image, recipe: Recipe, others: Sequen
     data, affine = quality.to_canonical(_finite(image, recipe))
     upright, its_affine = resampling.upright(data, affine)
     try:
-        place = registering.register(upright if upright is data else filled(upright), its_affine)
+        place = registering.register(upright, its_affine)
     except np.linalg.LinAlgError:  # of an image in which there is nothing to follow
         raise ImageFault(path, bad("no-brain", "could not be registered.", _UNLIKE_A_SCAN)) from None
     findings = registering.judge(place)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.data.images.findings import bad
+from trainer.data.images.linear import outliers
 from trainer.data.importing import import_state, kept_images
 from trainer.data.importing.examination import Examined, examine
 from trainer.data.importing.import_request import ImportProgress, ImportRequest, ImportResult, volume_meta
@@ -101,6 +102,18 @@ class ImportWork:
                 group = []
         if writer is not None and folder is not None and any(image.array is not None for image in group):
             self._write(writer, folder, group)
+
+    def mark_outliers(self) -> None:
+        """Add a finding to each registered scan that lies apart from the others."""
+        registered = [
+            None if image.status == "bad" else (image.report or {}).get("registration")
+            for image in self.examined
+        ]
+        for number, finding in outliers.outliers(registered).items():
+            image = self.examined[number]
+            self.examined[number] = replace(image, findings=(*image.findings, finding))
+            done = len(self.examined)
+            self.on_progress(ImportProgress(done, done, image.identity[0], (finding,), kept=True))
 
     def prepare_part(self, folder: Path) -> None:
         """Examine the images of the request's part, and keep them for the import that writes shards."""

@@ -81,6 +81,7 @@ def run(
     with import_state.working(request.target, decisive) as folder:
         work.keep_whole_shards(writer, folder)
         work.examine_rest(writer, folder)
+        work.mark_outliers()
         quality_sheet.write(request.target, listing, work.examined)
         work.check_usable()
         story = {
@@ -154,6 +155,7 @@ def _rehearse(
     import_state.check_free(request.target)
     work = ImportWork(request, listing, on_progress, choice)
     work.examine_rest(None, None)
+    work.mark_outliers()
     work.check_usable()
     if request.codec == codec_choice.AUTO:
         codec_choice.check_any_usable(listing, [image.status != "bad" for image in work.examined])

@@ -81,9 +81,12 @@ def register(data: np.ndarray, affine: np.ndarray) -> Registration:
     """Return where a scan lies.
 
     Args:
-        data: (X, Y, Z) float32, finite, axes in RAS+ and at right angles.
+        data: (X, Y, Z) float32, axes in RAS+ and at right angles; NaN in corners that a sheared scan lacks.
         affine: (4, 4) of it, voxel indices to mm.
     """
+    reached = np.isfinite(data)
+    if not reached.all():
+        data = resampling.filled(data)
     corrected, is_corrected = bias_field.corrected(data, affine)
     # One thread: sums in one order, so that a scan comes out the same whatever its neighbours are.
     with _ONE_AT_A_TIME, threadpool_limits(1, user_api="blas"):
@@ -93,6 +96,11 @@ def register(data: np.ndarray, affine: np.ndarray) -> Registration:
     fine = average_brain.affine_of(brain.SIZE)
     placed = resampling.placed_on(corrected, world @ affine, FIELD_OF_VIEW / brain.SIZE, size, fine)
     template = average_brain.of_size(brain.SIZE).mask > 0.5
+    if not reached.all():
+        share = resampling.placed_on(
+            reached.astype(np.float32), world @ affine, FIELD_OF_VIEW / brain.SIZE, size, fine
+        )
+        placed[~(share > 0.5)] = np.nan
     there = np.isfinite(placed)
     its_brain = brain.of_registered(np.where(there, placed, 0), there) & there
     scales = np.linalg.svd(pose.matrix[:3, :3], compute_uv=False)
