@@ -5,7 +5,11 @@
 
 Each seed is that of the split and of the weights at once, so that a pair of network and linear model shares
 its held-out subjects. Stopped and started again it goes on where it was: finished runs stay in `--work`.
-docs/explanation/recipes.md tells what it printed.
+docs/explanation/recipes.md tells what it printed, and docs/results/registration.md what it did of raw scans:
+
+.venv/bin/python benchmarks/recipes_against_baseline.py examples/demo.yaml --cohorts 120:2 --layout raw
+.venv/bin/python benchmarks/recipes_against_baseline.py examples/demo.yaml --cohorts 120:2 --layout raw \
+    --import-options '--prepare linear'
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import shlex
 import statistics
 import subprocess
 import sys
@@ -104,6 +109,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--phantom-size", type=int, default=48, help="voxels along a side of the images")
     parser.add_argument("--size", type=int, default=32, help="voxels along a side of the imported volumes")
     parser.add_argument("--disease", default="regional", help="of the phantoms: regional or diffuse")
+    parser.add_argument("--layout", help="of `cingulum phantom`, such as raw: take the images of that layout")
+    parser.add_argument(
+        "--import-options", type=shlex.split, default=[], help="further ones, such as '--prepare linear'"
+    )
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="for all recipes")
     parser.add_argument("--work", type=Path, default=Path("data/recipes"), help="folder of cohorts and runs")
@@ -120,7 +129,9 @@ def _shards(given: argparse.Namespace, cohort: str) -> Path:
     subjects, gap = cohort.split(":")
     name = f"{given.disease}-{subjects}-{gap}-{given.phantom_size}"
     images = given.work / f"cohort-{name}"
-    shards = given.work / f"shards-{name}-{given.size}"
+    layout = [] if given.layout is None else ["--layout", given.layout]
+    further = "".join(f"-{word.lstrip('-')}" for word in given.import_options)
+    shards = given.work / f"shards-{name}{''.join(layout)}-{given.size}{further}"
     made = [
         "--subjects",
         subjects,
@@ -134,18 +145,20 @@ def _shards(given: argparse.Namespace, cohort: str) -> Path:
         "0",
         "--disease",
         given.disease,
+        *layout,
     ]
     _run([str(BIN / "cingulum"), "phantom", str(images), *made])
     _run(
         [
             str(BIN / "cingulum"),
             "import",
-            str(images),
+            str(images if given.layout is None else images / "sourcedata" / given.layout),
             str(shards),
             "--label",
             "diagnosis",
             "--size",
             str(given.size),
+            *given.import_options,
         ]
     )
     return shards
