@@ -165,6 +165,20 @@ def own(tmp_path, monkeypatch):
 
 
 class TestOnesOwnNetwork:
+    def test_of_two_files_of_one_name_each_is_found(self, own):
+        for folder, filters in (("a", 3), ("b", 5)):
+            (own / folder).mkdir()
+            (own / folder / "net.py").write_text(
+                "import keras\n"
+                "def build(shape, classes):\n"
+                "    x = keras.Input(shape)\n"
+                f"    y = keras.layers.Conv3D({filters}, 1)(x)\n"
+                "    y = keras.layers.GlobalAveragePooling3D()(y)\n"
+                "    return keras.Model(x, keras.layers.Dense(classes)(y))\n"
+            )
+        built = [models.build(f"{place}/net.py:build", (8, 8, 8, 1), 2) for place in ("a", "b", "a")]
+        assert [model.layers[1].filters for model in built] == [3, 5, 3]
+
     @pytest.mark.parametrize("place", ["own_networks", "own_networks.py"])
     def test_is_found_beside_the_user_and_takes_its_options(self, own, place):
         model = models.build(f"{place}:build", (8, 8, 8, 1), 2, hidden=6)

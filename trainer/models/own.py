@@ -90,11 +90,13 @@ def is_installed(file: str) -> bool:
 
 
 def _load_file(path: Path, error: type[InputError]) -> ModuleType:
+    # Not by its whole path: networks are saved with the name of their module, and runs are moved.
     spec = importlib.util.spec_from_file_location(f"cingulum_own_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
         raise error(f"{path}: there is no such Python file.")
-    if spec.name in sys.modules:
-        return sys.modules[spec.name]
+    known = sys.modules.get(spec.name)
+    if known is not None and Path(str(known.__file__)).resolve() == path.resolve():
+        return known
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
