@@ -39,7 +39,7 @@ class Trial:
         recipe: name of its file.
         seed: of split and weights.
         network: AUC of the network on the held-out subjects.
-        linear: AUC of the linear model on the same.
+        linear: AUC of the linear model on the same; None without tissue volumes.
         held_out: how many they are.
         seconds: of the whole training command, 0 where it was finished before that was written down.
     """
@@ -48,7 +48,7 @@ class Trial:
     recipe: str
     seed: int
     network: float
-    linear: float
+    linear: float | None
     held_out: int
     seconds: float
 
@@ -66,7 +66,7 @@ def main() -> None:
                 told = trials[-1]
                 print(
                     f"[{len(trials)}/{total}] {cohort} {told.recipe} seed {seed}: "
-                    f"network {told.network:.3f}, linear {told.linear:.3f}, {told.seconds:.0f} s",
+                    f"network {told.network:.3f}, linear {told.linear}, {told.seconds:.0f} s",
                     file=sys.stderr,
                     flush=True,
                 )
@@ -83,12 +83,13 @@ def table(trials: Sequence[Trial]) -> str:
     ]
     for cohort, recipe in dict.fromkeys((trial.cohort, trial.recipe) for trial in trials):
         some = [trial for trial in trials if (trial.cohort, trial.recipe) == (cohort, recipe)]
-        network, linear = [t.network for t in some], [t.linear for t in some]
-        pairs = [a - b for a, b in zip(network, linear, strict=True)]
+        network, linear = [t.network for t in some], [t.linear for t in some if t.linear is not None]
+        pairs = [a - b for a, b in zip(network, linear, strict=True)] if linear else []
         error = f" ± {statistics.stdev(pairs) / math.sqrt(len(pairs)):.3f}" if len(pairs) > 1 else ""
         lines.append(
             f"| {cohort} | {recipe} | {_spread(network)} ({min(network):.2f}–{max(network):.2f}) "
-            f"| {_spread(linear)} | {statistics.mean(pairs):+.3f}{error} "
+            f"| {_spread(linear) if linear else 'none'} "
+            f"| {format(statistics.mean(pairs), '+.3f') if pairs else ''}{error} "
             f"| {statistics.mean(t.seconds for t in some):.0f} |"
         )
     return "\n".join(lines)
@@ -185,9 +186,11 @@ def _trial(given: argparse.Namespace, cohort: str, shards: Path, recipe: Path, s
         _run([*launch, *train, "--resume"])
         spent.write_text(f"{time.monotonic() - began:.1f}\n")
     test = json.loads((folder / "result.json").read_text())["test"]
-    linear = json.loads((folder / "baseline.json").read_text())
+    baseline = folder / "baseline.json"
+    # A set without tissue volumes has none.
+    linear = json.loads(baseline.read_text())["auc"] if baseline.is_file() else None
     seconds = float(spent.read_text()) if spent.is_file() else 0.0
-    return Trial(cohort, recipe.stem, seed, test["auc"], linear["auc"], test["n"], seconds)
+    return Trial(cohort, recipe.stem, seed, test["auc"], linear, test["n"], seconds)
 
 
 def _run(command: Sequence[str]) -> None:

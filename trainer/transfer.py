@@ -9,6 +9,7 @@ from pathlib import Path
 
 import keras
 
+from trainer import published_weights
 from trainer.config import TransferConfig
 from trainer.data.shards.shards import ShardSet
 from trainer.data.splits.splits import Split
@@ -57,7 +58,7 @@ def start(model: keras.Model, path: Path) -> str:
 
     Args:
         model: the network to start; changed in place.
-        path: folder of a finished run, or a `.keras` file.
+        path: folder of a finished run, a `.keras` file, or published weights in safetensors.
 
     Returns:
         For people: how many layers were taken, and which were not.
@@ -65,6 +66,16 @@ def start(model: keras.Model, path: Path) -> str:
     Raises:
         RunError: there is no such run or file, or no layer fits.
     """
+    if path.suffix == published_weights.SUFFIX:
+        taken, left = published_weights.start(model, path)
+    else:
+        taken, left = _copied(model, path)
+    new = f"; new: {', '.join(left[:5])}{' and others' if len(left) > 5 else ''}" if left else ""
+    return f"started from {path}: {len(taken)} of {len(taken) + len(left)} layers{new}"
+
+
+def _copied(model: keras.Model, path: Path) -> tuple[list[str], list[str]]:
+    """Copy layers whose name and shapes agree; returns names of those that were, and that were not."""
     source = _source(path)
     stored = {layer.name: layer.get_weights() for layer in source.layers}
     taken, left = [], []
@@ -84,8 +95,7 @@ def start(model: keras.Model, path: Path) -> str:
             cure="Start from a run of the same network, width and number of contrasts.",
             path=path,
         )
-    new = f"; new: {', '.join(left[:5])}{' and others' if len(left) > 5 else ''}" if left else ""
-    return f"started from {path}: {len(taken)} of {len(taken) + len(left)} layers{new}"
+    return taken, left
 
 
 def check_unseen(path: Path, shards: ShardSet, split: Split, *, stop: bool) -> str | None:
@@ -103,7 +113,7 @@ def check_unseen(path: Path, shards: ShardSet, split: Split, *, stop: bool) -> s
     Raises:
         LeakError: `stop` is set, and there are some; they are named.
     """
-    if path.suffix == ".keras":
+    if path.suffix in (".keras", published_weights.SUFFIX):
         return f"{path}: does not record its training subjects; check that this run holds out none of them."
     ran = RunRecord.read(resuming.open_finished(path).run)
     try:
@@ -132,7 +142,9 @@ def _source(path: Path) -> keras.Model:
         return load_model(resuming.open_finished(path), option=_OPTION)
     if not path.is_file():
         raise RunError(
-            f"{path}: there is no such file.", cure="Give a run folder or a .keras file.", path=path
+            f"{path}: there is no such file.",
+            cure="Give a run folder, a .keras file or a .safetensors file.",
+            path=path,
         )
     return open_file(path)
 

@@ -133,7 +133,8 @@ class TransferConfig(Section):
     start_from: Path | None = Field(
         None,
         strict=False,
-        description="a finished run's folder or a .keras file; layers of the same name and shape are copied",
+        description="a finished run's folder or a .keras file, whose layers of the same name and shape are "
+        "copied; or published weights (MedicalNet, SFCN) in a .safetensors file",
     )
     freeze: tuple[str, ...] = Field((), strict=False, description="layers that are not trained")
     rate_factors: dict[str, Annotated[float, BeforeValidator(number), Field(gt=0, le=1e6, strict=False)]] = (

@@ -80,20 +80,28 @@ def convolution(
     *,
     strides: int = 1,
     padding: str = "same",
+    dilation: int = 1,
     norm: str,
     name: str,
     gamma: str = "ones",
 ) -> Any:
     """Add a convolution and normalisation, without activation, to a volume or (4 axes) an image.
 
-    With padding 'same' a stride s gives ceil(size / s).
+    With padding 'same' a stride s gives ceil(size / s); 'even' has the same border on both sides, as
+    PyTorch's `padding=kernel // 2`, where TensorFlow's has less before than after.
     """
+    if padding == "even":
+        padding = "same"
+        if strides > 1:
+            x = keras.layers.ZeroPadding3D(kernel // 2, name=f"{name}_border")(x)
+            padding = "valid"
     kind = keras.layers.Conv3D if len(x.shape) == 5 else keras.layers.Conv2D
     x = kind(
         channels,
         kernel,
         strides=strides,
         padding=padding,
+        dilation_rate=dilation,
         use_bias=norm == "none",  # a normalisation would take the bias away again
         kernel_initializer="he_normal",
         name=f"{name}_conv",
@@ -106,26 +114,56 @@ def relu(x: Any, *, name: str) -> Any:
     return keras.layers.Activation("relu", name=f"{name}_relu")(x)
 
 
-def residual_block(x: Any, channels: int, *, strides: int = 1, norm: str, name: str) -> Any:
+def residual_block(
+    x: Any,
+    channels: int,
+    *,
+    strides: int = 1,
+    norm: str,
+    name: str,
+    padding: str = "same",
+    dilation: int = 1,
+    shortcut: str = "B",
+) -> Any:
     """Add a basic residual block: two 3x3x3 convolutions beside a shortcut (He et al., arXiv 1512.03385,
     3.3).
 
-    The shortcut is the identity where shapes agree and a 1x1x1 convolution elsewhere (option B). The last
-    normalisation starts with scale 0, so that a block starts as the identity (Goyal et al., arXiv 1706.02677,
-    section 5.1), which steadies the first steps of large global batches.
+    The shortcut is the identity where shapes agree and a 1x1x1 convolution elsewhere (option B), or every
+    second voxel with channels of zeros beside (option A). The last normalisation starts with scale 0, so that
+    a block starts as the identity (Goyal et al., arXiv 1706.02677, section 5.1), which steadies the first
+    steps of large global batches.
     """
-    shortcut = x
-    if strides != 1 or x.shape[-1] != channels:
-        shortcut = convolution(x, channels, 1, strides=strides, norm=norm, name=f"{name}_shortcut")
-    y = convolution(x, channels, 3, strides=strides, norm=norm, name=f"{name}_1")
+    beside = shortcut_of(x, channels, strides=strides, norm=norm, name=name, kind=shortcut)
+    y = convolution(
+        x, channels, 3, strides=strides, padding=padding, dilation=dilation, norm=norm, name=f"{name}_1"
+    )
     y = relu(y, name=f"{name}_1")
-    y = convolution(y, channels, 3, norm=norm, name=f"{name}_2", gamma="zeros")
-    return relu(keras.layers.Add(name=f"{name}_sum")([y, shortcut]), name=name)
+    y = convolution(y, channels, 3, dilation=dilation, norm=norm, name=f"{name}_2", gamma="zeros")
+    return relu(keras.layers.Add(name=f"{name}_sum")([y, beside]), name=name)
 
 
-def stem(x: Any, channels: int, *, norm: str) -> Any:
+def shortcut_of(x: Any, channels: int, *, strides: int, norm: str, name: str, kind: str) -> Any:
+    """Return what is added to a block's output: its input, brought to the output's shape."""
+    if strides == 1 and x.shape[-1] == channels:
+        return x
+    if kind == "B":
+        return convolution(x, channels, 1, strides=strides, norm=norm, name=f"{name}_shortcut")
+    if strides > 1:
+        x = keras.layers.AveragePooling3D(1, strides, name=f"{name}_shortcut_pool")(x)
+    missing = [
+        keras.layers.Rescaling(0.0, name=f"{name}_shortcut_zeros{number}")(x)
+        for number in range(1, channels // x.shape[-1])
+    ]
+    return keras.layers.Concatenate(name=f"{name}_shortcut")([x, *missing])
+
+
+def stem(x: Any, channels: int, *, norm: str, padding: str = "same") -> Any:
     """Add a 7x7x7 convolution and a 3x3x3 maximum, each with stride 2: a quarter of each axis."""
-    x = relu(convolution(x, channels, 7, strides=2, norm=norm, name="stem"), name="stem")
+    x = convolution(x, channels, 7, strides=2, padding=padding, norm=norm, name="stem")
+    x = relu(x, name="stem")
+    if padding == "even":  # no less than ReLU gives
+        x = keras.layers.ZeroPadding3D(1, name="stem_pool_border")(x)
+        return max_pool(x, 3, strides=2, name="stem")
     return max_pool(x, 3, strides=2, padding="same", name="stem")
 
 

@@ -12,11 +12,14 @@ from typing import Any
 
 import keras
 
+from trainer.errors import ModelError
 from trainer.models import layers
 from trainer.models.network import Function
 from trainer.models.registry import register
 
 EXPANSION = 4
+# Stages of MedicalNet that begin with strides, if any does.
+_STRIDED = 2
 
 
 def residual_network(
@@ -30,45 +33,67 @@ def residual_network(
     name: str,
     residual_block: Callable[..., Any] = layers.residual_block,
     after_stage: Callable[[Any, int], Any] = lambda x, stage: x,
+    medicalnet: str = "",
 ) -> keras.Model:
     """Build a network of stem, stages of `blocks[i]` residual blocks with `width * 2**i` channels, and head.
 
     Args:
         residual_block: called as `layers.residual_block` is.
         after_stage: called with the output of each stage and the stage's number from 1; returns what goes on.
+        medicalnet: shortcuts 'A' or 'B' as in MedicalNet, with its even borders, and its last two stages,
+            which are dilated instead of having strides; '': none of it.
+
+    Raises:
+        ModelError: there are no such shortcuts.
     """
+    if medicalnet not in ("", "A", "B"):
+        raise ModelError(
+            f"medicalnet is {medicalnet!r}: it must be A or B, the kind of shortcuts, or empty.",
+            key="model.options.medicalnet",
+        )
     volume = keras.Input(input_shape, name="volume")
-    x = layers.stem(volume, width, norm=normalisation)
+    x = layers.stem(volume, width, norm=normalisation, padding="even" if medicalnet else "same")
     for stage, count in enumerate(blocks, start=1):
+        dilation = 2 ** (stage - 2) if medicalnet and stage > _STRIDED else 1
+        special = {"padding": "even", "dilation": dilation, "shortcut": medicalnet} if medicalnet else {}
         for block in range(1, count + 1):
             x = residual_block(
                 x,
                 width * 2 ** (stage - 1),
-                strides=2 if stage > 1 and block == 1 else 1,
+                strides=2 if stage > 1 and block == 1 and dilation == 1 else 1,
                 norm=normalisation,
                 name=f"stage{stage}_block{block}",
+                **special,
             )
         x = after_stage(x, stage)
     return keras.Model(volume, layers.head(x, classes, dropout=dropout), name=name)
 
 
-def bottleneck_block(x: Any, channels: int, *, strides: int = 1, norm: str, name: str) -> Any:
+def bottleneck_block(
+    x: Any,
+    channels: int,
+    *,
+    strides: int = 1,
+    norm: str,
+    name: str,
+    padding: str = "same",
+    dilation: int = 1,
+    shortcut: str = "B",
+) -> Any:
     """Add a bottleneck block: 1x1x1, 3x3x3 and 1x1x1 convolutions beside a shortcut, 4 * `channels` out of
     it.
 
     He et al., section 4, figure 5; the stride is in the 3x3x3 convolution, as in Hara et al.'s code. The
     last normalisation starts with scale 0: see `layers.residual_block`.
     """
-    shortcut = x
-    if strides != 1 or x.shape[-1] != EXPANSION * channels:
-        shortcut = layers.convolution(
-            x, EXPANSION * channels, 1, strides=strides, norm=norm, name=f"{name}_shortcut"
-        )
+    beside = layers.shortcut_of(x, EXPANSION * channels, strides=strides, norm=norm, name=name, kind=shortcut)
     y = layers.relu(layers.convolution(x, channels, 1, norm=norm, name=f"{name}_1"), name=f"{name}_1")
-    y = layers.convolution(y, channels, 3, strides=strides, norm=norm, name=f"{name}_2")
+    y = layers.convolution(
+        y, channels, 3, strides=strides, padding=padding, dilation=dilation, norm=norm, name=f"{name}_2"
+    )
     y = layers.relu(y, name=f"{name}_2")
     y = layers.convolution(y, EXPANSION * channels, 1, norm=norm, name=f"{name}_3", gamma="zeros")
-    return layers.relu(keras.layers.Add(name=f"{name}_sum")([y, shortcut]), name=name)
+    return layers.relu(keras.layers.Add(name=f"{name}_sum")([y, beside]), name=name)
 
 
 def _registered(
@@ -87,8 +112,11 @@ def _registered(
         width: int = 64,
         normalisation: str = "batch",
         dropout: float = 0.0,
+        medicalnet: str = "",
     ) -> keras.Model:
-        rest: dict[str, Any] = {"width": width, "normalisation": normalisation, "dropout": dropout}
+        rest: dict[str, Any] = {
+            "width": width, "normalisation": normalisation, "dropout": dropout, "medicalnet": medicalnet
+        }  # fmt: skip
         return residual_network(input_shape, classes, blocks, name=name, residual_block=block, **rest)
 
     network.__name__ = network.__qualname__ = name

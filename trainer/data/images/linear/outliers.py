@@ -47,7 +47,7 @@ def outliers(registrations: Sequence[Mapping[str, Any] | None]) -> dict[int, Fin
     there = [number for number, one in enumerate(registrations) if one is not None]
     if len(there) < _FEWEST:
         return {}
-    said: dict[int, list[str]] = {}
+    complaints: dict[int, list[str]] = {}
     for name, kind in _NUMBERS.items():
         values = np.array([float((registrations[number] or {})[name]) for number in there])
         middle = float(np.median(values))
@@ -56,10 +56,10 @@ def outliers(registrations: Sequence[Mapping[str, Any] | None]) -> dict[int, Fin
         odd = np.abs(apart) if kind.odd == 0 else kind.odd * apart
         for place in np.flatnonzero(odd > _APART):
             words = f"{kind.words} {values[place]:.2f}, most others {middle:.2f}"
-            said.setdefault(there[int(place)], []).append(words)
+            complaints.setdefault(there[int(place)], []).append(words)
     return {
         number: warning(
             "outlier", f"lies apart from the others: {'; '.join(words)}.", "Look at it in qc.html."
         )
-        for number, words in said.items()
+        for number, words in complaints.items()
     }
