@@ -135,8 +135,10 @@ def _weights(
             # Ours has no bias before a normalisation, which takes it away again.
             mean = mean - of(f"{convolution}.bias")
         weights = [weight, of(f"{theirs}.bias"), mean, of(f"{theirs}.running_var")]
+    elif weight.ndim == len(layer.kernel.shape):
+        weights = [np.moveaxis(weight, (0, 1), (-1, -2))]
     else:
-        weights = [weight.transpose(2, 3, 4, 1, 0)]
+        weights = [weight]
     shapes, ours = [array.shape for array in weights], [tuple(w.shape) for w in layer.weights]
     if shapes != ours:
         raise _unfit(path, family, f"{theirs} has shapes {shapes}, layer {layer.name!r} {ours}")

@@ -173,7 +173,16 @@ B = theirs((1,) * 4, False, "B")
             {},
         ),
     ],
-    ids=["neither", "other depth", "shortcuts B", "shortcuts A", "width", "other network", "lacks one"],
+    ids=[
+        "neither",
+        "other depth",
+        "shortcuts B",
+        "shortcuts A",
+        "width",
+        "other network",
+        "lacks one",
+        "images",
+    ],
 )
 def test_what_does_not_fit_is_said(tmp_path, state, name, options):
     edge = (32, 32, 32)
