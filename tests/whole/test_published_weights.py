@@ -172,6 +172,7 @@ B = theirs((1,) * 4, False, "B")
             "resnet10",
             {},
         ),
+        ({**B, "conv1.weight": np.zeros((WIDTH, 3, 7, 7), np.float32)}, "resnet10", {}),
     ],
     ids=[
         "neither",
