@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import re
 import sys
 import typing
 from collections.abc import Callable
@@ -241,14 +242,15 @@ def commands_page() -> str:
     lines = [
         "# Commands",
         "",
-        "What `cingulum COMMAND --help` says. *Made by `tools/reference_pages.py`.*",
+        "What `cingulum COMMAND --help` says, which every command has. *Made by `tools/reference_pages.py`.*",
         "",
     ]
     for name, command in commands().items():
         context = command.context_class(
             command, info_name=f"cingulum {name}", terminal_width=100, max_content_width=100
         )
-        lines += [f"## cingulum {name}", "", "```text", command.get_help(context), "```", ""]
+        told = re.sub(r"\n  --help +Show this message and exit\.", "", command.get_help(context))
+        lines += [f"## cingulum {name}", "", "```text", told, "```", ""]
     return "\n".join(lines)
 
 
