@@ -59,12 +59,15 @@ def _links(cell: dict[str, Any], world: Any) -> dict[str, Any]:
     """Return what messages, their links, all-reduces and updates take."""
     import keras
 
+    from trainer.strategies import compiled_update
     from trainer.strategies.placed.profiling import links, measuring
     from trainer.telemetry import link_probe
 
     placement_rank.run_first(first=cell["first"])
     model = network_of(job_of(cell, {"name": "data"}))
-    took = measuring.measured_update(keras.optimizers.SGD(1e-3, momentum=0.9), model)
+    took = measuring.measured_update(
+        compiled_update.compilable(keras.optimizers.SGD(1e-3, momentum=0.9)), model
+    )
     found: dict[str, Any] = {"update_s": took.median, "parameters": model.count_params()}
     if world.size > 1:
         between = links.measure(world, lambda done, total: None)
