@@ -145,10 +145,11 @@ def _show_regions(regions: dict[str, Any] | None) -> None:
 
 
 class Target(str, Enum):
-    """A number to predict."""
+    """What to predict instead of the label as a class."""
 
     age = "age"
     label = "label"
+    site = "site"
 
 
 def baseline(
@@ -160,7 +161,8 @@ def baseline(
         ),
     ] = None,
     target: Annotated[
-        Target | None, typer.Option(help="Predict this number instead of telling classes apart.")
+        Target | None,
+        typer.Option(help="Predict the age, or the label as a number, or tell sites apart."),
     ] = None,
     folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation.")] = 5,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the folds, as data.split.seed.")] = 0,
@@ -175,6 +177,7 @@ def baseline(
     Example:
       cingulum baseline shards/phantom --classes NC,AD
       cingulum baseline shards/phantom --target age
+      cingulum baseline shards/phantom --target site
     """
     import json
 
@@ -190,6 +193,8 @@ def baseline(
     with Counting("reading", "volumes") as counting:
         if target is None:
             reference = scores.of_classes(shard_set, names, folds, seed, counting.show)
+        elif target is Target.site:
+            reference = scores.of_sites(shard_set, folds, seed, counting.show)
         else:
             reference = scores.of_numbers(shard_set, target.value, folds, seed, counting.show)
     if as_json:

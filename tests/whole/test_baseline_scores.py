@@ -58,6 +58,31 @@ def test_each_group_finds_what_is_in_it_and_only_that(tmp_path):
             assert metrics["n"] == found["volumes"] == found["subjects"] == 120
 
 
+def at_sites(path, n, brighter, small=2) -> ShardSet:
+    """A set of three sites, one of them brighter and one with few subjects; labels are the same at all."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for number in range(n + small):
+        site = "C" if number >= n else "AB"[number // 2 % 2]
+        volume = rng.normal(size=SHAPE) + 0.07 * brighter * (site == "A")
+        facts = {"site": site, "label": ("NC", "AD")[number % 2]}
+        rows.append((volume.astype(np.float16), dataclasses.replace(meta_of(number), **facts)))
+    return written(path, rows)
+
+
+def test_sites_are_told_apart_by_what_differs_between_them(tmp_path):
+    told = scores.of_sites(at_sites(tmp_path / "told", 120, 3.0), 5, 0)
+    assert (told["target"], told["classes"], told["subjects"]) == ("site", ["A", "B"], 120)
+    assert told["groups"]["intensities"]["auc_interval"][0] > 0.85
+    alike = scores.of_sites(at_sites(tmp_path / "alike", 120, 0.0), 5, 0)
+    assert alike["groups"]["intensities"]["auc_interval"][0] < 0.5
+
+
+def test_without_two_sites_that_is_an_error(tmp_path):
+    with fails_with(CohortError):
+        scores.of_sites(at_sites(tmp_path, 0, 0.0, small=12), 5, 0)
+
+
 def test_random_labels_give_an_auc_of_one_half(tmp_path):
     """Nothing leaks through imputation, scaling, the folds or their balance."""
     inside, areas = [], []
@@ -93,7 +118,7 @@ def test_a_row_has_no_part_in_its_own_prediction():
 
 def test_the_folds_are_those_of_a_network(tmp_path):
     shards = made(tmp_path, 30)
-    ours = scores._folds(shards, ("AD", "NC"), 5, 3, None)
+    ours = scores._folds(shards.volumes, ("AD", "NC"), 5, 3, None)
     for number, part in enumerate(ours):
         config = SplitConfig(folds=5, fold=number, seed=3)
         assert part.test == split(shards.volumes, ("AD", "NC"), config).test

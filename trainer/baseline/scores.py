@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +19,7 @@ from threadpoolctl import threadpool_limits
 from trainer.baseline import features
 from trainer.baseline.features import Features
 from trainer.config import SplitConfig
+from trainer.data.shards.index import Volume
 from trainer.data.shards.shards import ShardSet
 from trainer.data.splits.splits import Split, split
 from trainer.errors import CohortError
@@ -24,6 +27,9 @@ from trainer.metrics.classification import classification_metrics
 from trainer.metrics.regression import regression_metrics
 
 # Fits take one thread: on matrices this small, many threads wait for one another most of the time.
+
+
+_FEWEST_SITES = 2
 
 
 def classifier() -> Pipeline:
@@ -102,11 +108,35 @@ def of_classes(
         CohortError: the subjects cannot be divided so.
         ShardError: a volume is damaged.
     """
-    names = tuple(classes or shards.labels)
-    parts = _folds(shards, names, folds, seed, None)
+    return _told_apart(shards, shards.volumes, tuple(classes or shards.labels), folds, seed, progress)
+
+
+def of_sites(shards: ShardSet, folds: int, seed: int, progress: Progress | None = None) -> dict[str, Any]:
+    """Evaluate how well the site can be told, of those with at least `folds` subjects; see `of_classes`."""
+    at_site = Counter(site for site, _ in {(v.site, v.subject) for v in shards.volumes if v.site is not None})
+    names = tuple(sorted(site for site, subjects in at_site.items() if subjects >= folds))
+    if len(names) < _FEWEST_SITES:
+        raise CohortError(
+            f"{shards.path}: has fewer than two sites with {folds} subjects each.",
+            cure="Sites are of the column 'site' of participants.tsv; fewer --folds need fewer subjects.",
+            path=shards.path,
+        )
+    volumes = [dataclasses.replace(volume, label=volume.site) for volume in shards.volumes]
+    return {**_told_apart(shards, volumes, names, folds, seed, progress), "target": "site"}
+
+
+def _told_apart(
+    shards: ShardSet,
+    volumes: Sequence[Volume],
+    names: tuple[str, ...],
+    folds: int,
+    seed: int,
+    progress: Progress | None,
+) -> dict[str, Any]:
+    parts = _folds(volumes, names, folds, seed, None)
     rows = sorted(row for part in parts for row in part.test)
     number = {name: k for k, name in enumerate(names)}
-    true = np.array([number[str(shards.volumes[row].label)] for row in rows])
+    true = np.array([number[str(volumes[row].label)] for row in rows])
     groups, left_out = _groups(shards, rows, progress)
     parts = _renumbered(parts, rows)
     who = [shards.volumes[row].subject for row in rows]
@@ -130,7 +160,7 @@ def of_numbers(
         target: `age` or `label`.
     """
     known = _targets(shards, target)
-    parts = _folds(shards, None, folds, seed, known)
+    parts = _folds(shards.volumes, None, folds, seed, known)
     rows = sorted(row for part in parts for row in part.test)
     true = np.array([known[row] for row in rows])
     groups, left_out = _groups(shards, rows, progress, age=target != "age")
@@ -162,12 +192,16 @@ def _targets(shards: ShardSet, target: str) -> list[float]:
 
 
 def _folds(
-    shards: ShardSet, classes: Sequence[str] | None, folds: int, seed: int, targets: Sequence[float] | None
+    volumes: Sequence[Volume],
+    classes: Sequence[str] | None,
+    folds: int,
+    seed: int,
+    targets: Sequence[float] | None,
 ) -> list[Split]:
     # A validation split would be taken from the training subjects; the test subjects are the same without it.
     return [
         split(
-            shards.volumes,
+            volumes,
             classes,
             SplitConfig(validation=0, folds=folds, fold=fold, seed=seed),
             targets=targets,
