@@ -19,7 +19,10 @@ import pytest
 import yaml
 
 from jobs.testbed import Testbed
+from trainer.data.importing.import_request import ImportRequest
+from trainer.data.importing.importing import run
 from trainer.data.phantom.cohort import make_cohort
+from trainer.data.shards.index_reading import read_index
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "parallel"))
@@ -186,6 +189,31 @@ def test_images_are_imported_trained_on_over_two_hosts_evaluated_and_reported(st
         path for path in Path(shown["job_folder"]).iterdir() if path.name in ("spec.json", "job.sbatch")
     ]
     assert [path.stat().st_mode & 0o777 for path in private] == [0o600, 0o600]
+
+
+@pytest.mark.slow
+def test_parts_of_an_import_are_prepared_side_by_side_and_one_that_is_killed_again(study):
+    made = study.run(
+        "phantom", "cohort", "--subjects", 4, "--size", 48, "--groups", "AD,NC", "--layout", "raw"
+    )
+    assert made.returncode == 0, made.stderr
+    source, how = "cohort/sourcedata/raw", "--label diagnosis --size 16 --prepare linear"
+    options = ["--import", source, "--import-options", how, "--import-tasks", 2, "--time", "10"]
+    parts, whole, train = study.submit("mine.yaml", "data.shards=imported", *options)
+    kept = study.folder / "imported" / ".import" / "images"
+    study.until("a scan to be prepared", lambda: any(kept.glob("*.npz")), 120)
+    for host in ("n1", "n2", "n3"):
+        study.cluster.exec(host, ["pkill", "-9", "-f", "--", "cingulum import.*--part=1/2"])
+    waited = study.run("wait", whole, timeout=280)
+    assert waited.returncode == 0, (waited.stderr, study.run("logs", parts).stdout)
+    study.run("cancel", train)
+    tasks = study.job(parts)["tasks"]
+    assert [task["state"] for task in tasks] == ["COMPLETED"] * 2
+    assert sorted(task["restarts"] for task in tasks) == [0, 1]
+    here = run(
+        ImportRequest(source=study.folder / source, target=study.folder / "here", size=16, prepare="linear")
+    )
+    assert read_index(study.folder / "imported").content_hash == here.content_hash
 
 
 @pytest.mark.slow
