@@ -202,8 +202,8 @@ def test_parts_of_an_import_are_prepared_side_by_side_and_one_that_is_killed_aga
     parts, whole, train = study.submit("mine.yaml", "data.shards=imported", *options)
     kept = study.folder / "imported" / ".import" / "images"
     study.until("a scan to be prepared", lambda: any(kept.glob("*.npz")), 120)
-    for host in ("n1", "n2", "n3"):
-        study.cluster.exec(host, ["pkill", "-9", "-f", "--", "cingulum import.*--part=1/2"])
+    for host in ("n1", "n2", "n3"):  # the newest: its supervisor has the same words
+        study.cluster.exec(host, ["pkill", "-9", "-n", "-f", "--", "--part=1/2"])
     waited = study.run("wait", whole, timeout=280)
     assert waited.returncode == 0, (waited.stderr, study.run("logs", parts).stdout)
     study.run("cancel", train)
