@@ -38,7 +38,7 @@ def bench_step(
     batch: Batch = 4,
     width: Width = 8,
     steps: Steps = 6,
-    repeats: Annotated[int, typer.Option(help="Measurements of each kind, in turn, at most.", min=1)] = 40,
+    repeats: Annotated[int, typer.Option(help="Measurements of each kind, in turn, at most.", min=1)] = 25,
     within: Annotated[
         float, typer.Option(help="End when all intervals are within this, such as 0.01: a percent.", min=0)
     ] = 0.01,
