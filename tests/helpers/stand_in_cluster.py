@@ -34,6 +34,7 @@ class StandInScheduler:
 
     variables: tuple[str, ...] = ()
     place_variable = ""
+    site = Site
 
     def is_here(self) -> bool:
         return False
