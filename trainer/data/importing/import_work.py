@@ -117,10 +117,7 @@ class ImportWork:
 
     def prepare_part(self, folder: Path) -> None:
         """Examine the images of the request's part, and keep them for the import that writes shards."""
-        number, parts = map(int, str(self.request.part).split("/"))
-        for examined, was_there in self._each(
-            self.listing.images[number - 1 :: parts], folder, only_kept=True
-        ):
+        for examined, was_there in self._each(self.images, folder, only_kept=True):
             self._add(examined, kept=was_there)
             self.kept += was_there
 

@@ -77,8 +77,10 @@ def _read(path: Path, image: SourceImage) -> Examined | None:
     """Return what is kept of an image; None without, or where it cannot be read: it is examined again."""
     try:
         with np.load(path, allow_pickle=False) as kept:
-            arrays = {name: kept[name] for name in kept.files}
-        examined = Examined.from_json(json.loads(arrays.pop("record").tobytes()))
+            # By name: older releases of NumPy take an option of `savez` for an array.
+            arrays = {name: kept[name] for name in ("array", "label_map") if name in kept.files}
+            record = kept["record"].tobytes()
+        examined = Examined.from_json(json.loads(record))
         examined = replace(examined, **arrays)
     except (OSError, ValueError, KeyError, TypeError, RecursionError, zipfile.BadZipFile, zlib.error):
         return None
